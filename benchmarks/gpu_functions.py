@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,13 +15,15 @@ from myxtts.config import XTTSConfig
 from myxtts.models.decoding import Decoding, Sampling, continue_decoding, start_decoding
 from myxtts.models.sizes import MEL_CHANNELS, PROMPT_LATENTS, SEGMENT_SAMPLES, SPEECH_RATE_HZ
 from myxtts.models.xtts import build_decoder, build_dvae, build_gpt, build_rivals
-from myxtts.training.model import build_step
+from myxtts.training.model import build_adapters, build_step
 from myxtts.training.objectives import DECODER_BETAS, QUANTISED, CodecObjective, DecoderObjective, GPTObjective
 from myxtts.training.step import Gradients, TrainStep
 from myxtts.units import FRAMES_PER_CODE, HOP_SAMPLES, SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 
 SHAPES = {"tiny": (4, 100, 200), "small": (4, 100, 200), "base": (4, 100, 200), "big": (3, 100, 250)}
 """Rows, text tokens and codes: about 10 s of speech; of the published size, its recipe's."""
+LORA_RANK, LORA_SHAPE = 16, (2, 150, 215)
+"""Two clips of 10 s."""
 PROMPT_SECONDS = 6.0
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 MEL_NORMS = np.ones(MEL_CHANNELS, np.float32)
@@ -36,21 +38,23 @@ class Case:
     checkpointing: bool = False
     shape: tuple[int, int, int] | None = None
     """Rows, text tokens and codes; None for those of the size."""
+    rank: int = 0
+    """Of adapters (LoRA); 0 is none."""
 
     def __str__(self) -> str:
         rows, tokens, codes = self.sizes
-        again = ", checkpointing" if self.checkpointing else ""
-        return f"{self.size}, {self.precision.removeprefix('mixed_')}, {rows} x ({tokens} + {codes}){again}"
+        ways = (", checkpointing" if self.checkpointing else "") + (f", rank {self.rank}" if self.rank else "")
+        return f"{self.size}, {self.precision.removeprefix('mixed_')}, {rows} x ({tokens} + {codes}){ways}"
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        return self.shape or SHAPES[self.size]
+        return self.shape or (LORA_SHAPE if self.rank else SHAPES[self.size])
 
     @property
     def config(self) -> XTTSConfig:
         model = {"size": self.size, "enable_gradient_checkpointing": self.checkpointing}
         data = {"mixed_precision": self.precision, "batch_size": self.sizes[0], "prompt_seconds": PROMPT_SECONDS}
-        return XTTSConfig(model=model, data=data)
+        return XTTSConfig(model=model, data=data, training={"lora_rank": self.rank, "init_from": "its base"})
 
 
 class HotFunction(NamedTuple):
@@ -73,6 +77,7 @@ def build_function(name: str, case: Case) -> HotFunction:
     """The function with a name among `FUNCTIONS`."""
     part, _, job = name.partition(" ")
     if job in ("gradients", "update"):
+        case = replace(case, rank=LORA_RANK) if part == "lora" else case
         step = _build_step(part, case.config)
         phase = QUANTISED if part == "codec" else "all"
         return _take_gradients(step, _specify_batch(part, case), phase) if job == "gradients" else _update(step)
@@ -84,9 +89,12 @@ def _build_step(part: str, config: XTTSConfig) -> TrainStep:
     if part == "codec":
         objective: Any = CodecObjective(build_dvae(config.model, **options), seed=1, free_steps=0, total_steps=100)
         return build_step(objective, config, dropout=0.0)
+    if config.training.lora_rank:
+        options["dtype"] = options["dtype"].removeprefix("mixed_")
     gpt = build_gpt(config.model, **options)
-    if part == "gpt":
-        return build_step(GPTObjective(gpt), config, dropout=config.model.dropout)
+    if part in ("gpt", "lora"):
+        adapters = build_adapters(gpt, config.training) if config.training.lora_rank else None
+        return build_step(GPTObjective(gpt, adapters=adapters), config, dropout=config.model.dropout)
     decoder = build_decoder(config.model, **options)
     decoder.forget_speakers()
     objective = DecoderObjective(decoder, build_rivals(config.model, **options), gpt)
@@ -180,5 +188,5 @@ PREPARING = {
     "speech": _prepare_speech,
     "one code": _decode_one,
 }
-TRAINING = tuple(f"{part} {job}" for part in ("gpt", "codec", "decoder") for job in ("gradients", "update"))
+TRAINING = tuple(f"{part} {job}" for part in ("gpt", "lora", "codec", "decoder") for job in ("gradients", "update"))
 FUNCTIONS = (*TRAINING, *PREPARING)

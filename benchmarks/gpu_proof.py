@@ -21,7 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from benchmarks.gpu_compile import CARDS
-from benchmarks.gpu_functions import FUNCTIONS, PRECISIONS, SHAPES, Case, build_function
+from benchmarks.gpu_functions import FUNCTIONS, LORA_RANK, PRECISIONS, SHAPES, Case, build_function
 from benchmarks.measuring import run_bench, tell_machine
 from myxtts.data.buckets import Bucket
 from myxtts.devices.plan import DevicePlan, Growth, Mode, Process, ProcessPlan, Role, RolePlan
@@ -33,6 +33,9 @@ KEPT = Path("build/gpu-proof")
 CLIPS_PER_UPDATE = 252
 """The reference recipe's."""
 ALWAYS_FLOAT32 = ("prompt mels", "codec mels", "codes", "speech")
+HEADER = (
+    "| function | precision | card | launches | in graphs | library | temporary | arguments | results | compiled in |"
+)
 LIBRARIES = ("kCublasLtMatmul", "kGemm", "kConvolution", "kFft", "kDynamicSlice", "kCuDnn")
 MEMORY_CASES = (
     Case("tiny"),
@@ -46,6 +49,7 @@ MEMORY_CASES = (
     Case("base", "mixed_float16", checkpointing=True, shape=(8, 60, 120)),
     Case("big", "mixed_bfloat16"),
     Case("big", "mixed_bfloat16", checkpointing=True),
+    Case("big", "mixed_bfloat16", rank=LORA_RANK),
 )
 
 
@@ -74,21 +78,9 @@ def main(words: Sequence[str]) -> None:
 
 
 def print_launches(chosen: argparse.Namespace) -> None:
-    names = (
-        "function",
-        "precision",
-        "card",
-        "launches",
-        "in graphs",
-        "library",
-        "temporary",
-        "arguments",
-        "results",
-        "compiled in",
-    )
     for size in chosen.size or ("tiny", "base", "big"):
-        print(f"\n{size}: {Case(size)}\n\n| {' | '.join(names)} |\n|{'---|' * len(names)}")
-        for name, precision, card in list_rows(chosen):
+        print(f"\n{size}: {Case(size)}\n\n{HEADER}\n|{'---|' * (HEADER.count('|') - 1)}")
+        for name, precision, card in list_rows(size, chosen):
             found = compile_function(name, Case(size, precision), card, chosen)
             print(
                 f"| {name} | {precision.removeprefix('mixed_')} | {card} | {found if isinstance(found, str) else describe(found)} |",
@@ -96,11 +88,11 @@ def print_launches(chosen: argparse.Namespace) -> None:
             )
 
 
-def list_rows(chosen: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
-    for name in chosen.function or FUNCTIONS:
-        for precision in chosen.precision or PRECISIONS:
-            if precision == "float32" or name not in ALWAYS_FLOAT32:
-                yield from ((name, precision, card) for card in chosen.card or CARDS)
+def list_rows(size: str, chosen: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
+    for name, precision in itertools.product(chosen.function or FUNCTIONS, chosen.precision or PRECISIONS):
+        # Preparing knows one precision. Adapters are for a model that would not fit otherwise.
+        if (name not in ALWAYS_FLOAT32 or precision == "float32") and ("lora" not in name or size == "big"):
+            yield from ((name, precision, card) for card in chosen.card or CARDS)
 
 
 def describe(found: dict[str, Any]) -> str:

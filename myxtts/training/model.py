@@ -188,7 +188,7 @@ def build_gpt_step(
             tokens, seed = config.model.text_tokens, config.training.seed
             own = dict(grow_text_vocabulary(arrays, tokens, seed=seed, prefix=GPT_PREFIX))
         load_checkpoint_arrays(gpt, own, prefix=GPT_PREFIX).require_complete()
-    adapters = _build_adapters(gpt, config.training) if config.training.lora_rank else None
+    adapters = build_adapters(gpt, config.training) if config.training.lora_rank else None
     objective = GPTObjective(
         gpt, loss_mean=config.training.loss_mean, blank_prompt=config.training.blank_prompt, adapters=adapters
     )
@@ -302,7 +302,8 @@ def _build_gpt(config: XTTSConfig, data: RunData, *, seed: int | None) -> GPT:
     )
 
 
-def _build_adapters(gpt: GPT, training: TrainingConfig) -> Adapters:
+def build_adapters(gpt: GPT, training: TrainingConfig) -> Adapters:
+    """Fresh pairs beside products of a GPT, as a configuration says."""
     factor = training.lora_alpha / training.lora_rank
     products = training.lora_matrices.split(",")
     adapters = Adapters(gpt, rank=training.lora_rank, products=products, factor=factor)
