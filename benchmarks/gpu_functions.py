@@ -54,7 +54,8 @@ class Case:
     def config(self) -> XTTSConfig:
         model = {"size": self.size, "enable_gradient_checkpointing": self.checkpointing}
         data = {"mixed_precision": self.precision, "batch_size": self.sizes[0], "prompt_seconds": PROMPT_SECONDS}
-        return XTTSConfig(model=model, data=data, training={"lora_rank": self.rank, "init_from": "its base"})
+        tuned = {"lora_rank": self.rank, "init_from": "its base", "gradient_accumulation_steps": 1}
+        return XTTSConfig(model=model, data=data, training=tuned if self.rank else {})
 
 
 class HotFunction(NamedTuple):

@@ -79,7 +79,7 @@ def main(words: Sequence[str]) -> None:
 
 def print_launches(chosen: argparse.Namespace) -> None:
     for size in chosen.size or ("tiny", "base", "big"):
-        print(f"\n{size}: {Case(size)}\n\n{HEADER}\n|{'---|' * (HEADER.count('|') - 1)}")
+        print(f"\n{size}, {SHAPES[size]}\n\n{HEADER}\n|{'---|' * (HEADER.count('|') - 1)}")
         for name, precision, card in list_rows(size, chosen):
             found = compile_function(name, Case(size, precision), card, chosen)
             print(
@@ -143,7 +143,9 @@ def compile_function(name: str, case: Case, card: str, chosen: argparse.Namespac
     gc.collect()
     if text.startswith("not lowered"):
         return text
-    kept = KEPT / f"{hashlib.sha256(re.sub(r' loc[(].*', '', text).encode()).hexdigest()[:16]}-{card}.json"
+    # Without places, and without names, in which what was traced before is counted.
+    plain = re.sub(r" loc[(].*|(?<=@)[\w.]+", "", text)
+    kept = KEPT / f"{hashlib.sha256(plain.encode()).hexdigest()[:16]}-{card}.json"
     if not kept.exists():
         if chosen.kept:
             return "not compiled yet"
