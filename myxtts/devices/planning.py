@@ -163,11 +163,9 @@ def _plan_roles(request: PlanRequest, machine: Machine, in_process: bool) -> Dev
         return _plan_single(request, machine, visible)
     cards = _choose_cards(request, machine, visible)
     if mode is Mode.DUAL:
-        return _plan_one_process(mode, visible, cards, [Growth()] * len(cards), note_unused_limits(request))
+        return _plan_cards(mode, visible, cards, [Growth()] * len(cards), note_unused_limits(request))
     limits, notes = _choose_limits(request, mode, machine, cards)
-    if in_process:
-        return _plan_one_process(mode, visible, cards, limits, notes)
-    return _plan_two_processes(mode, visible, cards, limits, notes)
+    return _plan_cards(mode, visible, cards, limits, notes, has_producer=not in_process)
 
 
 def choose_mode(request: PlanRequest) -> Mode:
@@ -189,108 +187,99 @@ def choose_mode(request: PlanRequest) -> Mode:
 
 
 def _plan_single(request: PlanRequest, machine: Machine, visible: Sequence[Card]) -> DevicePlan:
-    notes, by_id = list(note_unused_limits(request)), {card.physical_id: card for card in visible}
+    notes, by_id = note_unused_limits(request), {card.physical_id: card for card in visible}
     asked = [] if request.model_gpu is None else [PhysicalId(id) for id in (request.model_gpu, *request.other_gpus)]
     if any(id not in by_id for id in asked):
         raise DevicePlanError(explain_insufficient(request, machine, visible, asked))
     if not visible:
-        notes.append(explain_no_gpu(request.task, machine))
-        data, model = (RolePlan(role, Process.TRAINER, "/CPU:0", None, None) for role in Role)
-        return DevicePlan(Mode.SINGLE, False, data, model, (ProcessPlan(Process.TRAINER, ()),), tuple(notes))
+        return _plan_cpu([*notes, explain_no_gpu(request.task, machine)])
     cards = [by_id[id] for id in asked] or [visible[0]]
     unused = [card for card in visible if card not in cards]
     if unused and len(cards) == 1:
         notes.append(note_unused_cards(request, cards[0], unused))
-    return _plan_one_process(Mode.SINGLE, visible, (cards[0], *cards), [Growth()] * (1 + len(cards)), notes)
+    return _plan_cards(Mode.SINGLE, visible, (cards[0], *cards), [Growth()] * (1 + len(cards)), notes)
 
 
-def _list_roles(devices: Sequence[object]) -> list[Role]:
-    """What some devices are for: the first prepares, all others train."""
-    return [Role.DATA, *[Role.MODEL] * (len(devices) - 1)]
+def _plan_cpu(notes: Sequence[str], *, rehearsal: bool = False) -> DevicePlan:
+    place = HOST_CPUS if rehearsal else 0
+    data, model = (RolePlan(role, Process.TRAINER, f"/CPU:{place}", None, None) for role in Role)
+    trainer = ProcessPlan(Process.TRAINER, (), logical_cpus=place + 1)
+    return DevicePlan(Mode.SINGLE, rehearsal, data, model, (trainer,), tuple(notes))
 
 
-def _plan_one_process(
-    mode: Mode, visible: Sequence[Card], given: Sequence[Card], memories: Sequence[Memory], notes: Sequence[str]
+def _plan_cards(
+    mode: Mode,
+    visible: Sequence[Card],
+    cards: Sequence[Card],
+    memories: Sequence[Memory | None],
+    notes: Sequence[str],
+    *,
+    has_producer: bool = False,
+    rehearsal: bool = False,
 ) -> DevicePlan:
-    roles = _list_roles(given)
-    cards = {
-        card.physical_id: VisibleCard(role, card.physical_id, visible.index(card), memory)
-        for role, card, memory in zip(roles, given, memories, strict=True)
-    }
+    """The first of the cards prepares, all others train."""
+    roles = [Role.DATA, *[Role.MODEL] * (len(cards) - 1)]
+    owners = [Process.PRODUCER if has_producer and role is Role.DATA else Process.TRAINER for role in roles]
+    kind, place = ("CPU", HOST_CPUS) if rehearsal else ("GPU", 0)
     # TensorFlow numbers visible cards by their own order, whatever order they are asked for in: --data-gpu 3
     # --model-gpu 1 makes card 1 /GPU:0. Assuming data = /GPU:0 would swap the roles.
-    ordered = sorted(cards.values(), key=lambda card: card.tf_index)
+    seen = {
+        process: sorted(
+            {card for card, owner in zip(cards, owners, strict=True) if owner is process}, key=visible.index
+        )
+        for process in Process
+        if process in owners
+    }
     data, model, *others = (
-        RolePlan(role, Process.TRAINER, f"/GPU:{ordered.index(cards[card.physical_id])}", card.physical_id, memory)
-        for role, card, memory in zip(roles, given, memories, strict=True)
+        RolePlan(role, owner, f"/{kind}:{place + seen[owner].index(card)}", card.physical_id, memory)
+        for role, owner, card, memory in zip(roles, owners, cards, memories, strict=True)
     )
-    trainer = ProcessPlan(Process.TRAINER, tuple(ordered))
-    return DevicePlan(mode, False, data, model, (trainer,), tuple(notes), others=tuple(others))
 
+    def plan_process(process: Process) -> ProcessPlan:
+        if rehearsal:
+            return ProcessPlan(process, (), logical_cpus=HOST_CPUS + len(seen[process]))
+        # The producer starts with only its card in sight, by UUID: a number could be counted anew inside a container.
+        is_alone = process is Process.PRODUCER
+        own = {role.physical_id: role for role in (data, model, *others) if role.process is process}
+        shown = tuple(
+            VisibleCard(
+                own[card.physical_id].role,
+                card.physical_id,
+                0 if is_alone else visible.index(card),
+                own[card.physical_id].memory or Growth(),
+            )
+            for card in seen[process]
+        )
+        return ProcessPlan(process, shown, environ=((VISIBLE_DEVICES, cards[0].uuid),) if is_alone else ())
 
-def _plan_two_processes(
-    mode: Mode, visible: Sequence[Card], cards: Sequence[Card], limits: Sequence[Limit], notes: Sequence[str]
-) -> DevicePlan:
-    data, *models = cards
-    # The producer starts with only its card in sight, by UUID: a number could be counted anew inside a container.
-    producer = ProcessPlan(
-        Process.PRODUCER,
-        (VisibleCard(Role.DATA, data.physical_id, 0, limits[0]),),
-        environ=((VISIBLE_DEVICES, data.uuid),),
-    )
-    training = _plan_one_process(mode, visible, (models[0], *models), (limits[1], *limits[1:]), notes)
-    return replace(
-        training,
-        data=RolePlan(Role.DATA, Process.PRODUCER, "/GPU:0", data.physical_id, limits[0]),
-        processes=(*training.processes, producer),
-    )
+    processes = tuple(map(plan_process, seen))
+    return DevicePlan(mode, rehearsal, data, model, processes, tuple(notes), others=tuple(others))
 
 
 def _plan_rehearsal(request: PlanRequest, mode: Mode, machine: Machine, in_process: bool) -> DevicePlan:
     models = [1 if request.model_gpu is None else request.model_gpu, *request.other_gpus]
     free = next(id for id in range(1 + len(models)) if id not in models)
-    ids = [PhysicalId(id) for id in (free if request.data_gpu is None else request.data_gpu, *models)]
-    if mode is Mode.SINGLE:
-        # Here ids only tell several devices apart, and nothing would be told by that of one.
-        alone = _rehearse_one_process(mode, (ids[1], *ids[1:]), [None] * len(ids), note_unused_limits(request))
-        return (
-            alone
-            if request.other_gpus
-            else replace(
-                alone, data=replace(alone.data, physical_id=None), model=replace(alone.model, physical_id=None)
-            )
-        )
-    if mode is Mode.DUAL:
-        return _rehearse_one_process(mode, ids, [None] * len(ids), note_unused_limits(request))
+    ids = [free if request.data_gpu is None else request.data_gpu, *models]
+    # Ranked like real cards, so that any order of ids takes the way it would take on GPUs.
+    visible = [Card(PhysicalId(id), "rehearsed", "", "", None, None) for id in sorted(set(ids))]
+    data, *training = (next(card for card in visible if card.physical_id == id) for id in ids)
+    notes = note_unused_limits(request)
+    if mode is Mode.SINGLE and not request.other_gpus:
+        # Ids only tell several devices apart, and nothing would be told by that of one.
+        return _plan_cpu(notes, rehearsal=True)
+    if mode in (Mode.SINGLE, Mode.DUAL):
+        cards = (training[0] if mode is Mode.SINGLE else data, *training)
+        return _plan_cards(mode, visible, cards, [None] * len(cards), notes, rehearsal=True)
     if mode is Mode.SPLIT and None in (request.data_limit_mib, request.model_limit_mib):
         raise DevicePlanError(
             f"Both roles are to be on GPU {ids[0]}. Give two different ids, or both "
             f"{' and '.join(limit.flag for limit in request.limits)} to rehearse a split card."
         )
     data_limit, model_limit = plan.choose_rehearsal_limits(*request.limits, machine.host_free_mib)
-    limits = [data_limit, *[model_limit] * len(models)]
-    if in_process:
-        note = "Rehearsal inside one process: TensorFlow cannot limit the memory of logical CPU devices, so no limit is enforced."
-        return _rehearse_one_process(mode, ids, limits, [note])
-    training = _rehearse_one_process(mode, (ids[1], *ids[1:]), (limits[1], *limits[1:]), [])
-    return replace(
-        training,
-        data=RolePlan(Role.DATA, Process.PRODUCER, f"/CPU:{HOST_CPUS}", ids[0], data_limit),
-        processes=(*training.processes, ProcessPlan(Process.PRODUCER, (), logical_cpus=HOST_CPUS + 1)),
-    )
-
-
-def _rehearse_one_process(
-    mode: Mode, ids: Sequence[PhysicalId], memories: Sequence[Memory | None], notes: Sequence[str]
-) -> DevicePlan:
-    # Ranked like real cards, so that any order of ids takes the way it would take on GPUs.
-    ranks = sorted(set(ids))
-    data, model, *others = (
-        RolePlan(role, Process.TRAINER, f"/CPU:{HOST_CPUS + ranks.index(id)}", id, memory)
-        for role, id, memory in zip(_list_roles(ids), ids, memories, strict=True)
-    )
-    trainer = ProcessPlan(Process.TRAINER, (), logical_cpus=HOST_CPUS + len(ranks))
-    return DevicePlan(mode, True, data, model, (trainer,), tuple(notes), others=tuple(others))
+    limits = [data_limit, *[model_limit] * len(training)]
+    unlimited = "Rehearsal inside one process: TensorFlow cannot limit the memory of logical CPU devices, so no limit is enforced."
+    notes = [unlimited] if in_process else []
+    return _plan_cards(mode, visible, (data, *training), limits, notes, rehearsal=True, has_producer=not in_process)
 
 
 def _choose_cards(request: PlanRequest, machine: Machine, visible: Sequence[Card]) -> tuple[Card, ...]:
