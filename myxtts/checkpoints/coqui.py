@@ -32,7 +32,7 @@ from myxtts.config import DataConfig, ModelConfig, XTTSConfig
 from myxtts.config.presets import name_size
 from myxtts.config.rules import CODE_SECONDS
 from myxtts.errors import CheckpointError, ModelFileError
-from myxtts.files import FileError, MissingFileError, parse_json, read_json, read_text
+from myxtts.files import MissingFileError, parse_json, read_json, read_text
 from myxtts.models.sizes import PROMPT_LATENTS, SpeakerSize, read_sizes
 from myxtts.models.weights import (
     DECODER_PREFIX,
@@ -109,21 +109,15 @@ def read_coqui_file(path: str | os.PathLike[str]) -> CoquiFile:
     path = Path(path)
     content = open_safetensors(path) if path.suffix == ".safetensors" else read_torch_file(path)
     file = sort_content(content, path)
-    _require_own_bytes(file)
-    return file
-
-
-def _require_own_bytes(file: CoquiFile) -> None:
-    """Raises for tensors that share their bytes so widely that the file would become many times its size."""
     groups = (file.arrays, file.dvae_arrays, *file.speakers.values())
-    total = sum(tensor.nbytes for group in groups for tensor in group.values())
-    size = file.path.stat().st_size
+    total, size = sum(tensor.nbytes for group in groups for tensor in group.values()), path.stat().st_size
     if total > MOST_SHARING * size:
         raise ModelFileError(
-            file.path,
+            path,
             f"has {size} bytes, but its tensors show them so often that they would take {total}. It is damaged, or made to "
             "exhaust the disk.",
         )
+    return file
 
 
 def sort_content(content: Any, path: Path) -> CoquiFile:
@@ -185,13 +179,10 @@ def _sort_speakers(content: Mapping[Any, Any], path: Path) -> dict[str, dict[str
     speakers: dict[str, dict[str, LazyTensor]] = {}
     for name, voice in content.items():
         parts = {part: voice[part] for part in sorted(_SPEAKER_PARTS)}
-        if not isinstance(name, str):
-            raise ModelFileError(
-                path, f"it has a voice whose name is {name!r:.80}, which is not text. Get the file again."
-            )
-        if not all(isinstance(tensor, LazyTensor) for tensor in parts.values()):
-            raise ModelFileError(path, f"its voice {name!r:.80} is not made of tensors. Get the file again.")
-        problem = find_voice_problem(parts["gpt_cond_latent"], parts["speaker_embedding"])
+        if not isinstance(name, str) or not all(isinstance(tensor, LazyTensor) for tensor in parts.values()):
+            problem: str | None = "a voice must have a name, and be made of tensors"
+        else:
+            problem = find_voice_problem(parts["gpt_cond_latent"], parts["speaker_embedding"])
         if problem:
             raise ModelFileError(path, f"its voice {name!r:.80} is none: {problem}. Get the file again.")
         speakers[name] = parts
@@ -222,7 +213,7 @@ def _read_config(config: Any, path: Path) -> Mapping[str, Any]:
 
 
 NOTICE_KEY = "myxtts_notice"
-"""In the config.json of an export of ours: the notice of that model, or null where it has none."""
+"""In the config.json of an export by MyXTTS 0.1.0: the notice of that model, or null where it has none."""
 
 XTTS_WEIGHTS_NOTICE = (
     "The XTTS v2 weights that Coqui published are under the Coqui Public Model License (CPML): they, models fine-tuned "
@@ -286,15 +277,11 @@ def infer_model_numbers(
 ) -> dict[str, int]:
     """The settings of `ModelConfig` that a file's tensors determine; those of parts that are not there are left out.
 
-    Args:
-        arrays, dvae_arrays: tensors by canonical names.
-        model_args: Coqui's `XttsArgs`, for what no shape shows: heads and the longest prompt. Without it, heads have
-            64 channels each.
+    `model_args` are Coqui's `XttsArgs`, for what no shape shows: heads and the longest prompt.
     """
     everything = {**arrays, **{f"dvae.{name}": tensor for name, tensor in (dvae_arrays or {}).items()}}
     numbers = {number: value for number in _AXES if (value := _read_axes(number, everything)) is not None}
-    layers = _count_layers(arrays)
-    if layers:
+    if layers := _count_layers(arrays):
         numbers["gpt_layers"] = layers
     for number, argument in _ARGUMENTS.items():
         value = (model_args or {}).get(argument)
@@ -453,14 +440,11 @@ def import_coqui_files(
 
 def _read_config_beside(model: Path) -> Mapping[str, Any]:
     """What a config.json in the model's folder says: no tensor shows how many heads there are."""
-    path = model.parent / "config.json"
     try:
         # Coqui writes lengths without a limit as Infinity.
-        content = read_json(path, dict, allow_infinite=True)
+        content = read_json(model.parent / "config.json", dict, allow_infinite=True)
     except MissingFileError:
         return {}
-    except FileError as error:
-        raise ModelFileError(path, f"{error.problem} Mend it, or move it away.") from error
     return content if isinstance(content.get("model_args", {}), dict) else {}
 
 
@@ -489,8 +473,7 @@ def _look_at_values(arrays: Mapping[str, LazyTensor], path: Path) -> dict[str, L
     def wrap(name: str, tensor: LazyTensor) -> LazyTensor:
         def fetch() -> NDArray[Any]:
             values = tensor.read()
-            problem = find_value_problem(values)
-            if problem is not None:
+            if problem := find_value_problem(values):
                 raise ModelFileError(
                     path,
                     f"its tensor {name:.200} {problem}. The file is damaged, or its training failed: give another one.",

@@ -3,43 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from myxtts.checkpoints.coqui import NOTICE_KEY
 from myxtts.checkpoints.model_directory import ModelDirectory, list_present_weights
-from myxtts.checkpoints.tensors import Tensor, encode_safetensors
+from myxtts.checkpoints.tensors import Tensor
 from myxtts.checkpoints.torch_files import write_torch
 from myxtts.config import LANGUAGES
 from myxtts.errors import ModelFileError
-from myxtts.files import open_folder_atomically, require_free_folder
+from myxtts.files import PathLike, open_folder_atomically, require_free_folder
 from myxtts.models.sizes import SAMPLES_PER_FRAME, SPEECH_RATE_HZ, read_sizes
 from myxtts.models.weights import OPTIONAL, Weight, list_dvae_weights, make_front_end_constant
 from myxtts.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 
 
-def export_safetensors(model: ModelDirectory, target: str | os.PathLike[str]) -> list[str]:
-    """Writes the weights under Coqui's names as safetensors files, with what `import` needs besides; returns the names of the
-    files. Raises `OutputFolderError` unless the target is new or empty.
-    """
-    require_free_folder(Path(target), [model.path])
-    with open_folder_atomically(target, replaces=False) as folder:
-        # No tensor shows how many heads there are, nor whose weights they are.
-        _write_rest(model, folder, {**_make_coqui_config(model), NOTICE_KEY: model.manifest.facts.notice})
-        parts = {"model.safetensors": complete_model(model)}
-        if model.dvae is not None:
-            parts["dvae.safetensors"] = _complete_dvae(model)
-        for name, tensors in parts.items():
-            with (folder / name).open("wb") as file:
-                file.writelines(encode_safetensors(tensors))
-    return sorted(path.name for path in Path(target).iterdir())
-
-
-def export_coqui(model: ModelDirectory, target: str | os.PathLike[str]) -> list[str]:
+def export_coqui(model: ModelDirectory, target: PathLike) -> None:
     """Writes the files Coqui's tools load (`model.pth`, `config.json`, `vocab.json` and what else there is).
 
     Raises `OutputFolderError` unless the target is new or empty, and `ModelFileError` for a model without a part that those
@@ -52,37 +33,25 @@ def export_coqui(model: ModelDirectory, target: str | os.PathLike[str]) -> list[
         )
     config = _make_coqui_config(model)
     with open_folder_atomically(target, replaces=False) as folder:
-        _write_torch(folder / "model.pth", {"model": complete_model(model), "config": config})
-        if model.dvae is not None:
-            _write_torch(folder / "dvae.pth", _complete_dvae(model))
-        if "mel_stats" in model.model:
-            _write_torch(folder / "mel_stats.pth", model.model["mel_stats"])
-        _write_rest(model, folder, config)
-    return sorted(path.name for path in Path(target).iterdir())
-
-
-def _write_rest(model: ModelDirectory, folder: Path, config: Mapping[str, Any]) -> None:
-    text = json.dumps(config, ensure_ascii=False, indent=1)
-    (folder / "config.json").write_text(text + "\n", encoding="utf-8")
-    if model.speakers:
-        _write_torch(folder / "speakers_xtts.pth", {name: dict(voice) for name, voice in model.speakers.items()})
-    if model.vocabulary is not None:
+        dvae = _complete(list_dvae_weights(read_sizes(model.config.model).dvae), model.dvae or {})
+        contents = {
+            "model.pth": {"model": complete_model(model), "config": config},
+            "dvae.pth": dvae if model.dvae is not None else None,
+            "mel_stats.pth": model.model.get("mel_stats"),
+            "speakers_xtts.pth": {name: dict(voice) for name, voice in model.speakers.items()} or None,
+        }
+        for name, content in contents.items():
+            if content is not None:
+                with (folder / name).open("w+b") as handle:
+                    write_torch(handle, content, folder / name)
+        text = json.dumps(config, ensure_ascii=False, indent=1)
+        (folder / "config.json").write_text(text + "\n", encoding="utf-8")
         (folder / "vocab.json").write_text(model.vocabulary, encoding="utf-8")
-
-
-def _write_torch(path: Path, content: Any) -> None:
-    with path.open("w+b") as handle:
-        write_torch(handle, content, path)
 
 
 def complete_model(model: ModelDirectory) -> dict[str, Tensor]:
     """The model's tensors with the constants that Coqui's files hold besides, in the order of Coqui's files."""
     return _complete(list_present_weights(model.config.model, model.model), model.model)
-
-
-def _complete_dvae(model: ModelDirectory) -> dict[str, Tensor]:
-    """The DVAE's tensors with the statistics that Coqui's file holds besides."""
-    return _complete(list_dvae_weights(read_sizes(model.config.model).dvae), model.dvae or {})
 
 
 def _make_coqui_config(directory: ModelDirectory) -> Mapping[str, Any]:

@@ -211,6 +211,25 @@ def _dump_json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
 
 
+def list_content(model: ModelDirectory) -> ModelContent:
+    """Everything in a model directory, to write it once more."""
+    return {
+        "config": model.config,
+        "model": model.model,
+        "dvae": model.dvae,
+        "vocabulary": model.vocabulary,
+        "speakers": model.speakers,
+        "source_config": model.source_config,
+        "notice": model.manifest.facts.notice,
+    }
+
+
+def copy_model_directory(model: ModelDirectory, target: PathLike) -> None:
+    """Writes a model once more; an adapter and its base become one."""
+    facts, own = model.manifest.facts, model.manifest.files[MODEL_NAME].sha256
+    write_model_directory(target, **list_content(model), merged_from=facts.merged_from if facts.base is None else own)
+
+
 def require_model_folder(target: Path, sources: Iterable[Path] = ()) -> None:
     """Raises `OutputFolderError` unless a model can be written at `target`: it must be new, empty, or hold a model and nothing else.
 

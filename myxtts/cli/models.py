@@ -72,8 +72,8 @@ def run_import(arguments: argparse.Namespace) -> int:
 
 def add_flags_export(parser: Parser) -> None:
     parser.description = (
-        "Write a model's weights under Coqui's names: as safetensors or, with --coqui, as the files Coqui's own "
-        "tools load."
+        "Write one model, whatever adapter or decoder it is put together from: as a model directory (safetensors, under Coqui's "
+        "names) or, with --coqui, as the files Coqui's own tools load."
     )
     parser.add_argument("model", metavar="DIR", type=Path, help="a model directory, or the folder of a run")
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="the folder to write, new or empty")
@@ -83,16 +83,16 @@ def add_flags_export(parser: Parser) -> None:
 
 
 def run_export(arguments: argparse.Namespace) -> int:
-    from myxtts.checkpoints.coqui_export import export_coqui, export_safetensors
-    from myxtts.checkpoints.model_directory import read_model_directory
+    from myxtts.checkpoints.coqui_export import export_coqui
+    from myxtts.checkpoints.model_directory import copy_model_directory, read_model_directory
     from myxtts.checkpoints.store import find_model_directory
     from myxtts.files import require_free_folder
 
     # Before every byte of a large model is read.
     require_free_folder(arguments.out, [arguments.model])
     model = read_model_directory(find_model_directory(arguments.model))
-    names = (export_coqui if arguments.coqui else export_safetensors)(model, arguments.out)
-    print(f"Written {arguments.out}: {', '.join(names)}")
+    (export_coqui if arguments.coqui else copy_model_directory)(model, arguments.out)
+    print(f"Written {arguments.out}: {', '.join(sorted(path.name for path in arguments.out.iterdir()))}")
     notice = model.manifest.facts.notice
     if notice:
         print(f"\n{notice}")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from myxtts.audio.filterbanks import DVAE_MEL
 from myxtts.audio.mels import compute_dvae_mel
-from myxtts.checkpoints.model_directory import MODEL_NAME, AdapterBase, ModelContent
+from myxtts.checkpoints.model_directory import MODEL_NAME, AdapterBase, ModelContent, list_content
 from myxtts.checkpoints.store import (
     START_FOLDER,
     TENSORS_NAME,
@@ -76,7 +76,7 @@ from myxtts.training.memory_estimate import count_adapter_parameters
 from myxtts.training.objectives import DECODER_BETAS, CodecObjective, DecoderObjective, GPTObjective, Objective, Tensors
 from myxtts.training.optimizer import BETAS
 from myxtts.training.run_folder import TrainerFolder
-from myxtts.training.starting_point import MEL_STATISTICS, Codec, StartingPoint, list_content
+from myxtts.training.starting_point import MEL_STATISTICS, Codec, StartingPoint
 from myxtts.training.step import StepSettings, TrainStep
 from myxtts.utils.commons import get_device_context
 

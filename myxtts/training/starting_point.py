@@ -13,13 +13,11 @@ from numpy.typing import NDArray
 
 from myxtts.checkpoints.coqui import import_coqui_files
 from myxtts.checkpoints.model_directory import (
-    MODEL_NAME,
     VOCABULARY_NAME,
-    ModelContent,
     ModelDirectory,
+    copy_model_directory,
     read_model_directory,
     require_weights,
-    write_model_directory,
 )
 from myxtts.checkpoints.store import (
     START_FOLDER,
@@ -192,10 +190,7 @@ def _keep_model(path: Path, target: Path, *, is_resumed: bool) -> None:
     # Inside the folder of a GPT's run that GPT is meant, whatever decoder it has by now.
     find = find_own_model if target.parent.parent == path else find_model_directory
     if not (is_resumed and target.is_dir()):
-        model = read_model_directory(find(path))
-        facts, own = model.manifest.facts, model.manifest.files[MODEL_NAME].sha256
-        merged_from = facts.merged_from if facts.base is None else own
-        write_model_directory(target, **list_content(model), merged_from=merged_from)
+        copy_model_directory(read_model_directory(find(path)), target)
     elif path.is_dir() and not have_same_weights(find(path), target):
         _log.warning(
             "The model in %s is no longer the one this run was started with, and the run goes on with that one, kept in %s. To "
@@ -203,19 +198,6 @@ def _keep_model(path: Path, target: Path, *, is_resumed: bool) -> None:
             path,
             target,
         )
-
-
-def list_content(model: ModelDirectory) -> ModelContent:
-    """Everything in a model directory, to write it once more."""
-    return {
-        "config": model.config,
-        "model": model.model,
-        "dvae": model.dvae,
-        "vocabulary": model.vocabulary,
-        "speakers": model.speakers,
-        "source_config": model.source_config,
-        "notice": model.manifest.facts.notice,
-    }
 
 
 def adopt_lengths(config: XTTSConfig, start: StartingPoint) -> XTTSConfig:
