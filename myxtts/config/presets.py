@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 SIZE_SYNONYMS: Mapping[str, str] = {"normal": "base"}
@@ -71,37 +70,25 @@ OPTIMIZATION_LEVELS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class CardPreset:
-    """Memory shares for a card, when one such card prepares and another trains."""
-
-    data_mib: int
-    model_mib: int
-
-
-CARDS_BY_NAME: Mapping[str, CardPreset] = {
-    "RTX 4090": CardPreset(data_mib=8192, model_mib=16384),
-    "RTX 3090": CardPreset(data_mib=8192, model_mib=14336),
-    "RTX 3080": CardPreset(data_mib=4096, model_mib=8192),
+CARDS_BY_NAME: Mapping[str, tuple[int, int]] = {
+    # MiB of a card that prepares, and of one that trains.
+    "RTX 4090": (8192, 16384),
+    "RTX 3090": (8192, 14336),
+    "RTX 3080": (4096, 8192),
 }
 
-CARDS_BY_TOTAL_MIB: tuple[tuple[int, CardPreset], ...] = (
-    # (the card has at least so much memory, its shares), largest first.
-    (22 * 1024, CardPreset(data_mib=8192, model_mib=16384)),
-    (14 * 1024, CardPreset(data_mib=6144, model_mib=12288)),
-    (9 * 1024, CardPreset(data_mib=4096, model_mib=8192)),
+CARDS_BY_TOTAL_MIB: tuple[tuple[int, tuple[int, int]], ...] = (
+    # (the card has at least so much memory, the same), largest first.
+    (22 * 1024, (8192, 16384)),
+    (14 * 1024, (6144, 12288)),
+    (9 * 1024, (4096, 8192)),
 )
 
 
-def find_card_preset(name: str, total_mib: int) -> CardPreset | None:
-    """The memory shares for a card by its name, else by its size; None for a card smaller than any in the tables."""
-    for known, preset in CARDS_BY_NAME.items():
-        if known in name:
-            return preset
-    for at_least, preset in CARDS_BY_TOTAL_MIB:
-        if total_mib >= at_least:
-            return preset
-    return None
+def find_card_preset(name: str, total_mib: int) -> tuple[int, int] | None:
+    """MiB for preparing and for training on a card, by its name, else by its size; None for a smaller one than any in the tables."""
+    by_name = (shares for known, shares in CARDS_BY_NAME.items() if known in name)
+    return next(by_name, next((shares for least, shares in CARDS_BY_TOTAL_MIB if total_mib >= least), None))
 
 
 def normalise_size(size: Any) -> str:

@@ -6,7 +6,6 @@ import argparse
 import os
 import re
 from collections.abc import Container, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from pydantic.fields import FieldInfo
 from myxtts.config.config import SECTIONS, XTTSConfig, list_names, suggest_name
 from myxtts.config.model import SHAPE_NAMES
 from myxtts.config.settings import GIVEN, NOT_A_SETTING, Flag, list_flags, spell_value
-from myxtts.errors import CommandLineError, ConfigError, MyXTTSError
+from myxtts.errors import CommandLineError, ConfigError
 from myxtts.files import FileError, read_text
 
 MOST_YAML_BYTES = 1 << 18
@@ -198,7 +197,9 @@ def resolve_config(
         config = XTTSConfig(**sections)
     except ConfigError as error:
         raise ConfigError(*(_add_origin(key, text, given) for key, text in error.problems)) from None
-    config._origins |= {_main_key(key): entry.origin for key, entry in given.items()}
+    for key, entry in given.items():
+        section, _, name = key.partition(".")
+        config._origins[f"{section}.{SECTIONS[section].aliases.get(name, name)}"] = entry.origin
     return config
 
 
@@ -220,12 +221,6 @@ def _read_given_yaml(settings: YamlSettings) -> dict[str, GivenValue]:
         elif values is not None or section not in SECTIONS:
             given[section] = GivenValue(values, settings.locate(section))
     return given
-
-
-def _main_key(key: str) -> str:
-    section, _, name = key.partition(".")
-    cls = SECTIONS.get(section)
-    return f"{section}.{cls.aliases.get(name, name)}" if cls else key
 
 
 def _add_origin(key: str, text: str, given: Mapping[str, GivenValue]) -> tuple[str, str]:
@@ -279,19 +274,6 @@ def iterate_flags() -> Iterator[tuple[str, Flag, str]]:
     for key, field in _list_fields().items():
         for flag in list_flags(field):
             yield key, flag, flag.help or _describe(field)
-
-
-@contextmanager
-def names_settings() -> Iterator[None]:
-    """Notes on an error what the flags in its message are called in Python. The command line shows messages without notes."""
-    try:
-        yield
-    except MyXTTSError as error:
-        words = set(re.findall(r"--[a-z][a-z-]*", str(error)))
-        known = {flag.name: key for key, flag, _ in iterate_flags() if flag.name in words}
-        if known:
-            error.add_note(f"In Python: {', '.join(f'{flag} is {key}' for flag, key in known.items())}.")
-        raise
 
 
 def _list_fields() -> dict[str, FieldInfo]:

@@ -84,7 +84,7 @@ def choose_own_card_limit(request: LimitRequest, card: Card) -> tuple[Limit, str
     preset = find_card_preset(card.name, card.total_mib or 0)
     computed = _round_down(OWN_CARD_SHARE * room)
     if preset is not None:
-        from_table = preset.data_mib if request.role == "data" else preset.model_mib
+        from_table = preset[0] if request.role == "data" else preset[1]
         computed = from_table if from_table <= room else computed
     return Limit(computed), (
         f"GPU {card.physical_id} ({card.name}) has {card.free_mib} MB free: the {request.role} limit is {computed} MB "

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from myxtts.cluster.spec import find_cluster
 from myxtts.config import XTTSConfig
-from myxtts.config.sources import names_settings
 from myxtts.data.run_data import RunData, collect_run_data
 from myxtts.devices import runtime
 from myxtts.devices.plan import DevicePlan
@@ -178,7 +177,7 @@ class XTTSTrainer:
 
         Raises `RunStoppedError` where the signal comes before there is anything to train or between two stages.
         """
-        with names_settings(), StopRequests() as stop:
+        with StopRequests() as stop:
             return self._open_watchdog().run(lambda: self._train_until_stopped(stop))
 
     def _train_until_stopped(self, stop: StopRequests) -> TrainingResult:

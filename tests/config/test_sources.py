@@ -10,7 +10,7 @@ from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.config import SECTIONS, setting_keys
 from myxtts.config.model import SHAPE_NAMES
 from myxtts.config.settings import nearest_name
-from myxtts.config.sources import add_setting_flags, dump_sections, format_config, iterate_flags, names_settings
+from myxtts.config.sources import add_setting_flags, dump_sections, format_config, iterate_flags
 from myxtts.errors import CommandLineError, ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -122,23 +122,6 @@ def test_every_flag_has_a_yaml_key():
         *("mixed_precision", "pipeline_buffer_size", "model_start_delay", "data_gpu", "model_gpu"),
     )
     assert {*promised} <= {*SECTIONS["data"].model_fields, *SECTIONS["data"].aliases}
-
-
-@pytest.mark.parametrize(
-    ("said", "notes"),
-    [
-        ("Give a smaller --batch-size.", ["In Python: --batch-size is data.batch_size."]),
-        ("Raise --data-gpu-memory, or --grad-accum.", ["data.data_gpu_memory", "training.gradient_accumulation_steps"]),
-        ("The disk is full.", []),
-    ],
-)
-def test_an_error_tells_python_what_its_flags_are_called(said, notes):
-    with pytest.raises(ConfigError) as caught, names_settings():
-        raise ConfigError(("", said))
-    note = "".join(getattr(caught.value, "__notes__", []))
-    assert all(name in note for name in notes)
-    assert bool(note) == bool(notes)
-    assert str(caught.value) == said
 
 
 def test_numbers_in_yaml_mean_what_they_look_like(write_yaml):
