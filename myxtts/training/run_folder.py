@@ -508,8 +508,11 @@ def hold_run_folder(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout:
+        holder = ""
+        with contextlib.suppress(FileError):
+            holder = read_text(folder / LOCK_NAME, 500)
         raise RunFolderError(
-            f"{folder}: {_read_holder(folder)} trains in this folder. Wait for it or stop it, or give another --checkpoint-dir."
+            f"{folder}: {holder or 'another process'} trains in this folder. Wait for it or stop it, or give another --checkpoint-dir."
         ) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS_ERRORS:
@@ -535,15 +538,8 @@ def _write_holder(descriptor: int) -> None:
         os.pwrite(descriptor, holder.encode(), 0)
 
 
-def _read_holder(folder: Path) -> str:
-    try:
-        return read_text(folder / LOCK_NAME, 500) or "another process"
-    except FileError:
-        return "another process"
-
-
-_KEPT = re.compile(r"previous-run-(\d+)")
-_MOVING = re.compile(r"\.previous-run-\d+\.moving")
+_KEPT = re.compile(r"previous-run-(\d+)|(\.previous-run-\d+)\.moving")
+"""An older run, or one that is on its way."""
 _CHECKPOINTS = re.compile(r"(damaged-|newer-)?step-\d+(-\d+)?|checkpoints\.json|run\.json")
 
 
@@ -553,10 +549,13 @@ def keep_run_aside(folder: Path) -> None:
     What was in the folder before the run stays, as do older runs. Without a readable `run.json` nobody knows what else is
     the run's, and only checkpoints are moved.
     """
-    entries = _list_entries(folder)
-    if not entries or _has_not_begun(folder, entries):
+    record, entries = _list_entries(folder)
+    is_trained = any(_CHECKPOINTS.fullmatch(name) and name != RECORD_NAME for name in entries)
+    has_inner_run = any((folder / name / RECORD_NAME).is_file() for name in entries)
+    if not (is_trained or has_inner_run) and (not entries or (record is not None and not record.starts)):
+        # Stopped before it trained anything, as when its data were not found: nothing to keep.
         return
-    numbers = [int(match[1]) for match in map(_KEPT.fullmatch, _list_names(folder)) if match]
+    numbers = [int(match[1]) for match in map(_KEPT.fullmatch, _list_names(folder)) if match and match[1]]
     moving = folder / f".previous-run-{max(numbers, default=0) + 1}.moving"
     try:
         moving.mkdir()
@@ -570,47 +569,35 @@ def keep_run_aside(folder: Path) -> None:
 def complete_interrupted_move(folder: Path) -> None:
     """Completes what a killed `keep_run_aside` began."""
     for name in _list_names(folder):
-        if _MOVING.fullmatch(name):
+        if (match := _KEPT.fullmatch(name)) and match[2]:
             _complete(folder, folder / name)
 
 
 def _is_of_older_runs(name: str) -> bool:
     # The lock is none run's own: whoever moves the others holds it.
-    return name == LOCK_NAME or bool(_KEPT.fullmatch(name) or _MOVING.fullmatch(name))
-
-
-def _has_not_begun(folder: Path, entries: list[str]) -> bool:
-    """Whether a run stopped before it trained anything, as when its data were not found: nothing to keep."""
-    record = _read_readable_record(folder)
-    is_trained = any(_CHECKPOINTS.fullmatch(name) and name != RECORD_NAME for name in entries)
-    has_inner_run = any((folder / name / RECORD_NAME).is_file() for name in entries)
-    return record is not None and not record.starts and not is_trained and not has_inner_run
+    return name == LOCK_NAME or bool(_KEPT.fullmatch(name))
 
 
 def _complete(folder: Path, moving: Path) -> None:
-    for name in _list_entries(folder):
+    for name in _list_entries(folder)[1]:
         (folder / name).rename(moving / name)
     kept = folder / moving.name.removeprefix(".").removesuffix(".moving")
     moving.rename(kept)
     _log.info("The run that was in %s is kept in %s.", folder, kept)
 
 
-def _list_entries(folder: Path) -> list[str]:
-    """Names of what is the run's in a folder, `run.json` last."""
-    record = _read_readable_record(folder)
+def _list_entries(folder: Path) -> tuple[RunRecord | None, list[str]]:
+    """The record of a folder where it can be read, and the names of what is the run's in it, `run.json` last."""
+    try:
+        record = read_record(folder)
+    except RunFolderError:
+        record = None
     names = [name for name in _list_names(folder) if not _is_of_older_runs(name)]
     if record is None:
         found = [name for name in names if _CHECKPOINTS.fullmatch(name) or (folder / name / RECORD_NAME).is_file()]
     else:
         found = [name for name in names if name not in record.foreign]
-    return sorted(found, key=lambda name: (name == RECORD_NAME, name))
-
-
-def _read_readable_record(folder: Path) -> RunRecord | None:
-    try:
-        return read_record(folder)
-    except RunFolderError:
-        return None
+    return record, sorted(found, key=lambda name: (name == RECORD_NAME, name))
 
 
 def _list_names(folder: Path) -> list[str]:

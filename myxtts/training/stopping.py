@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from signal import Signals
 from types import FrameType
 from typing import Any, Self, TypeVar
@@ -52,7 +52,8 @@ class StopRequests:
     def check(self) -> None:
         """Raises `StopNow` if a signal has come."""
         if self.signal is not None:
-            raise _make_stop(self.signal)
+            # The words are for the other workers of a cluster, who are told why this one ends.
+            raise StopNow(f"it was asked to stop ({self.signal.name})")
 
     @contextmanager
     def while_idle(self) -> Iterator[None]:
@@ -61,11 +62,9 @@ class StopRequests:
             self.check()
             yield
 
-    @contextmanager
-    def while_busy(self) -> Iterator[None]:
+    def while_busy(self) -> AbstractContextManager[None]:
         """A block inside an idle one that must not be ended anywhere: a signal is noted, and `signal` and `check` tell of it."""
-        with self._being(idle=False):
-            yield
+        return self._being(idle=False)
 
     @contextmanager
     def _being(self, *, idle: bool) -> Iterator[None]:
@@ -85,13 +84,8 @@ class StopRequests:
             # Once: what is closed on the way out must not be interrupted by another SIGTERM.
             self._is_idle = False
             _log.warning("%s while no update is under way: the run ends now.", name)
-            raise _make_stop(self.signal)
+            self.check()
         _log.warning("%s: the run is saved and ends after the update under way.", name)
-
-
-def _make_stop(number: signal.Signals) -> StopNow:
-    # The words are for the other workers of a cluster, who are told why this one ends.
-    return StopNow(f"it was asked to stop ({number.name})")
 
 
 @contextmanager
@@ -122,13 +116,11 @@ def explain_stop(
     run: TrainerFolder | None = None,
 ) -> RunStoppedError:
     """The error that says how far the run is. Before it was open, an earlier session of it may have trained something."""
+    stopped = f"Stopped by {signal.name}{f' {doing},' if doing else ''} before anything was trained in this session."
     if run is not None and (done := run.describe_progress()) is not None:
         stopped = f"Stopped by {signal.name} before the next update."
         folder, resume_command = run.path, run.resume_command
     else:
-        stopped = (
-            f"Stopped by {signal.name}{f' {doing},' if doing else ''} before anything was trained in this session."
-        )
         folder, resume_command = locate_run(config), make_resume_command(command)
         # What --reset-training asks to be kept aside is not gone on with.
         done = None if config.training.resume == "reset" else describe_progress(folder)
@@ -221,12 +213,9 @@ class Watchdog:
                 self._end_run(stall)
                 return
             if stall is not None:
-                self._warn(stall)
-
-    def _warn(self, stall: Stall) -> None:
-        text = f"{stall} The run ends if that lasts {FINAL * stall.limit_s:g} s."
-        _log.warning("%s Where all threads are:\n%s", text, format_all_stacks(self._watched))
-        self._tell(text, False)
+                text = f"{stall} The run ends if that lasts {FINAL * stall.limit_s:g} s."
+                _log.warning("%s Where all threads are:\n%s", text, format_all_stacks(self._watched))
+                self._tell(text, False)
 
     def _end_run(self, stall: Stall) -> None:
         stacks = format_all_stacks(self._watched)
@@ -237,15 +226,16 @@ class Watchdog:
             _raise_in_thread(self._watched, StalledNow)
         if self._is_over.wait(self._grace_s):
             return
+
+        def say_last_words() -> None:
+            _log.critical("%s\nIt cannot be reached where it is, so the process ends now.", self._last_word)
+            self._tell(f"{stall} {self._advise()}", True)
+
         # In a thread of their own: the disk or the lock of a log may be what hangs.
-        last_words = threading.Thread(target=self._say_last_words, args=(stall,), daemon=True)
+        last_words = threading.Thread(target=say_last_words, daemon=True)
         last_words.start()
         last_words.join(LAST_WORDS_S)
         self._end_process(EXIT_CODE)
-
-    def _say_last_words(self, stall: Stall) -> None:
-        _log.critical("%s\nIt cannot be reached where it is, so the process ends now.", self._last_word)
-        self._tell(f"{stall} {self._advise()}", True)
 
 
 def _raise_in_thread(ident: int, kind: type[BaseException] | None) -> None:

@@ -163,23 +163,19 @@ def get_optimal_memory_limits(
     machine = read_machine()
     data = _find_card(machine, _read_id("data_gpu_id", data_gpu_id))
     model = _find_card(machine, _read_id("model_gpu_id", model_gpu_id))
-    shared = data == model
-    if shared and (data_fraction or 0) + (model_fraction or 0) > 1:
+    if data != model:
+        return _compute_limit("data", data, data_fraction), _compute_limit("model", model, model_fraction)
+    if (data_fraction or 0) + (model_fraction or 0) > 1:
         raise DevicePlanError(
             f"data_fraction {data_fraction} and model_fraction {model_fraction} must sum to at most 1 on one shared card "
             f"(GPU {data_gpu_id}). Give smaller fractions, or two cards."
         )
     # On one card nothing can be computed for a role alone: what it takes is not there for the other.
-    if shared and data_fraction is None:
+    if data_fraction is None:
         data_fraction = 1 / 3 if model_fraction is None else 1 - model_fraction
-    if shared and model_fraction is None and data_fraction is not None:
+    if model_fraction is None:
         model_fraction = 1 - data_fraction
-    return (
-        _compute_limit(LimitRequest("data", None, "data_fraction"), data, data_fraction, processes=2 if shared else 1),
-        _compute_limit(
-            LimitRequest("model", None, "model_fraction"), model, model_fraction, processes=2 if shared else 1
-        ),
-    )
+    return _compute_limit("data", data, data_fraction, 2), _compute_limit("model", model, model_fraction, 2)
 
 
 def read_role_memory(role: RolePlan) -> RoleMemory:
@@ -238,18 +234,14 @@ def _read_limit(argument: str, value: object) -> int | None:
 
 
 def _is_rehearsal() -> bool:
-    plan = _find_active_plan()
+    _, plan = _find_active_plan()
     return resolve_config().training.rehearsal if plan is None else plan.rehearsal
 
 
-def _find_active_plan() -> DevicePlan | None:
-    runtime = _find_runtime()
-    return None if runtime is None else runtime.active_plan()
-
-
-def _find_runtime() -> Any:
+def _find_active_plan() -> tuple[Any, DevicePlan | None]:
     # Asking must not be what loads TensorFlow: where it is not loaded there is neither a plan nor a pool.
-    return sys.modules.get("myxtts.devices.runtime")
+    runtime: Any = sys.modules.get("myxtts.devices.runtime")
+    return runtime, None if runtime is None else runtime.active_plan()
 
 
 def _read_card(nvml: Nvml, gpu_id: int) -> GpuMemory:
@@ -263,7 +255,7 @@ def _read_card(nvml: Nvml, gpu_id: int) -> GpuMemory:
 
 
 def _read_pool_mib(gpu_id: int) -> tuple[float | None, float | None]:
-    runtime, plan = _find_runtime(), _find_active_plan()
+    runtime, plan = _find_active_plan()
     for role in (*plan.trainers, plan.data) if plan is not None else ():
         if role.physical_id == gpu_id and role.process is runtime.active_process():
             pool = runtime.read_pool(role.device)
@@ -277,11 +269,11 @@ def _read_host(gpu_id: int) -> GpuMemory:
     return GpuMemory(gpu_id, host.total // MIB, process, host.available // MIB, None, None, process)
 
 
-def _compute_limit(request: LimitRequest, card: Card, fraction: float | None, processes: int) -> int:
+def _compute_limit(role: str, card: Card, fraction: float | None, processes: int = 1) -> int:
     if fraction is None:
-        return choose_own_card_limit(request, card)[0].mib
+        return choose_own_card_limit(LimitRequest(role, None, f"{role}_fraction"), card)[0].mib
     if not 0 < fraction <= 1:
-        raise DevicePlanError(f"{request.role}_fraction must be above 0 and at most 1, but is {fraction}.")
+        raise DevicePlanError(f"{role}_fraction must be above 0 and at most 1, but is {fraction}.")
     room = find_room_mib(card, processes)
     if room is None:
         raise NvmlError(
@@ -302,10 +294,7 @@ def _find_card(machine: Machine, gpu_id: int) -> Card:
 
 
 def _describe_reading(reading: GpuMemory) -> str:
-    def show(value: float | None) -> str:
-        return "unknown" if value is None else f"{value:.0f}"
-
-    text = f"{show(reading.used_mb)} of {show(reading.total_mb)} MB used"
-    if reading.pool_used_mb is not None:
-        text += f", TensorFlow holds {show(reading.pool_used_mb)} MB (peak {show(reading.pool_peak_mb)} MB)"
-    return text
+    used, total = ("unknown" if size is None else size for size in (reading.used_mb, reading.total_mb))
+    if reading.pool_used_mb is None:
+        return f"{used} of {total} MB used"
+    return f"{used} of {total} MB used, TensorFlow holds {reading.pool_used_mb:.0f} MB (peak {reading.pool_peak_mb:.0f} MB)"
