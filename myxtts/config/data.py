@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from myxtts.config.settings import Auto, Flag, Section, WholeOrAuto, check_range_or_auto, nearest_name, setting, switch
+from myxtts.config.settings import Auto, Flag, Section, WholeOrAuto, nearest_name, setting, switch
 from myxtts.errors import ConfigError
 
 Precision = Literal["float32", "mixed_float16", "mixed_bfloat16"]
@@ -20,13 +20,6 @@ LANGUAGES = (
 )
 """The languages of XTTS v2, and Persian."""
 
-AUTO_RANGES: Mapping[str, tuple[int, int]] = {
-    "num_workers": (0, 1024),
-    "prefetch_buffer_size": (1, 4096),
-    "data_gpu_memory": (128, 1 << 20),
-    "model_gpu_memory": (128, 1 << 20),
-}
-
 
 class DataConfig(Section):
     """The corpus, how it is read, and which device does which job."""
@@ -34,32 +27,31 @@ class DataConfig(Section):
     train_data: str | None = setting(
         None,
         "root of an LJSpeech-style set, or its metadata file (default: the embedded demo corpus)",
-        Flag("--train-data", "PATH"),
+        "--train-data PATH",
     )
     val_data: str | None = setting(
-        None, "a validation set (default: a fixed, seeded split of the training set)", Flag("--val-data", "PATH")
+        None, "a validation set (default: a fixed, seeded split of the training set)", "--val-data PATH"
     )
     language: str = setting(
-        "en", f"language of clips whose metadata names none: {', '.join(LANGUAGES)}", Flag("--language", "CODE")
+        "en", f"language of clips whose metadata names none: {', '.join(LANGUAGES)}", "--language CODE"
     )
     vocabulary: str | None = setting(
         None,
         "text vocabulary, a vocab.json (default: that of the checkpoint, or one made from the corpus)",
-        Flag("--vocabulary", "FILE"),
+        "--vocabulary FILE",
     )
     min_clip_seconds: float = setting(
-        0.5, "shorter clips are set aside", Flag("--min-clip-seconds", "SECONDS"), ge=0.0, le=60.0
+        0.5, "shorter clips are set aside", "--min-clip-seconds SECONDS", within=(0.0, 60.0)
     )
     max_clip_seconds: float = setting(
-        11.6, "longer clips are set aside", Flag("--max-clip-seconds", "SECONDS"), gt=0.0, le=120.0
+        11.6, "longer clips are set aside", "--max-clip-seconds SECONDS", gt=0.0, le=120.0
     )
-    max_text_length: int = setting(200, "texts of more tokens are set aside", "--max-text-length", ge=1, le=16384)
+    max_text_length: int = setting(200, "texts of more tokens are set aside", "--max-text-length", within=(1, 16384))
     prompt_seconds: float = setting(
         6.0,
         "longest voice prompt in training; shorter ones are followed by silence up to it (default: 6; tiny 2)",
-        Flag("--prompt-seconds", "SECONDS"),
-        ge=0.5,
-        le=6.0,
+        "--prompt-seconds SECONDS",
+        within=(0.5, 6.0),
     )
     prompt_from: PromptSource = setting(
         "speaker",
@@ -70,23 +62,23 @@ class DataConfig(Section):
     strict: bool = switch(False, "a clip that has to be set aside is an error", "--strict", "--no-strict")
     follow_symlinks: bool = switch(True, "use clips behind symbolic links", "--follow-symlinks", "--no-follow-symlinks")
     batch_size: int = setting(
-        8, "clips in a batch of usual length (default: by model size; fine-tuning 3)", "--batch-size", ge=1, le=65536
+        8, "clips in a batch of usual length (default: by model size; fine-tuning 3)", "--batch-size", within=(1, 65536)
     )
-    num_workers: WholeOrAuto = setting("auto", "reader processes", "--num-workers")
+    num_workers: WholeOrAuto = setting("auto", "reader processes", "--num-workers", within=(0, 1024))
     prefetch_buffer_size: WholeOrAuto = setting(
         "auto",
         "batches kept ready on the data device; auto = max(2, min(8, 64 // batch size))",
         "--prefetch-buffer-size",
+        within=(1, 4096),
     )
     pipeline_buffer_size: int = setting(
-        50, "batches that may be ready ahead on the host", "--buffer-size", ge=1, le=65536
+        50, "batches that may be ready ahead on the host", "--buffer-size", within=(1, 65536)
     )
     model_start_delay: float = setting(
         2.0,
         "longest time in seconds the model waits, once the first batch is ready, for the other slots to fill",
-        Flag("--model-start-delay", "SECONDS"),
-        ge=0.0,
-        le=86400.0,
+        "--model-start-delay SECONDS",
+        within=(0.0, 86400.0),
     )
     use_tf_native_loading: bool | Auto = setting(
         "auto",
@@ -106,16 +98,18 @@ class DataConfig(Section):
         "auto", "where prepared codes are kept; auto measures (default: auto; optimization level basic off)", "--cache"
     )
     augment_gain_db: float = setting(
-        0.0, "augmentation: louder or softer by up to so many dB; 0 is off", ge=0.0, le=40.0
+        0.0, "augmentation: louder or softer by up to so many dB; 0 is off", within=(0.0, 40.0)
     )
     augment_noise_db: float | None = setting(
-        None, "augmentation: white noise of up to this level relative to full scale (-60 is little)", ge=-120.0, le=0.0
+        None,
+        "augmentation: white noise of up to this level relative to full scale (-60 is little)",
+        within=(-120.0, 0.0),
     )
     augment_speed: float = setting(
-        0.0, "augmentation: faster or slower by up to this share; changes the pitch too", ge=0.0, le=0.5
+        0.0, "augmentation: faster or slower by up to this share; changes the pitch too", within=(0.0, 0.5)
     )
-    augment_frame_masks: int = setting(0, "augmentation: stretches of the prompt's mel made silent", ge=0, le=16)
-    augment_band_masks: int = setting(0, "augmentation: groups of the prompt's mel bands made silent", ge=0, le=16)
+    augment_frame_masks: int = setting(0, "augmentation: stretches of the prompt's mel made silent", within=(0, 16))
+    augment_band_masks: int = setting(0, "augmentation: groups of the prompt's mel bands made silent", within=(0, 16))
     enable_xla: bool | Auto = switch(
         "auto",
         "compile the training step with XLA; auto: on GPUs that this TensorFlow can compile for (default: auto; optimization level "
@@ -132,16 +126,14 @@ class DataConfig(Section):
     data_gpu: int | None = setting(
         None,
         "physical id (as nvidia-smi shows it) of the GPU that prepares (default: one device does both)",
-        Flag("--data-gpu", "ID"),
-        ge=0,
-        le=1023,
+        "--data-gpu ID",
+        within=(0, 1023),
     )
     model_gpu: int | None = setting(
         None,
         "physical id (as nvidia-smi shows it) of the GPU that trains (default: one device does both)",
-        Flag("--model-gpu", "ID"),
-        ge=0,
-        le=1023,
+        "--model-gpu ID",
+        within=(0, 1023),
     )
     enable_memory_isolation: bool = switch(
         False,
@@ -152,12 +144,14 @@ class DataConfig(Section):
     data_gpu_memory: WholeOrAuto = setting(
         "auto",
         "memory limit in MB of the data GPU, with isolation or a split card (default: 8192, or what fits)",
-        Flag("--data-gpu-memory", "MB"),
+        "--data-gpu-memory MB",
+        within=(128, 1 << 20),
     )
     model_gpu_memory: WholeOrAuto = setting(
         "auto",
         "memory limit in MB of the model GPU, with isolation or a split card (default: 16384, or what fits)",
-        Flag("--model-gpu-memory", "MB"),
+        "--model-gpu-memory MB",
+        within=(128, 1 << 20),
     )
 
     aliases: ClassVar[Mapping[str, str]] = {"enable_caching": "cache"}
@@ -191,11 +185,6 @@ class DataConfig(Section):
         near = nearest_name(code, LANGUAGES)
         hint = f' Did you mean "{near}"?' if near else ""
         raise ValueError(f"must be one of {', '.join(LANGUAGES)}, but is {value!r}.{hint}")
-
-    @field_validator("num_workers", "prefetch_buffer_size", "data_gpu_memory", "model_gpu_memory")
-    @classmethod
-    def _check_range_or_auto(cls, value: int | Auto, info: Any) -> int | Auto:
-        return check_range_or_auto(value, *AUTO_RANGES[info.field_name])
 
     @property
     def enable_caching(self) -> bool:

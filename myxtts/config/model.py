@@ -24,17 +24,17 @@ class ModelConfig(Section):
     size: ModelSize = setting(
         "base", "size of the network; normal is base, and big the published XTTS v2", "--model-size"
     )
-    gpt_layers: int = setting(16, "GPT blocks", ge=1, le=256)
-    gpt_width: int = setting(768, "channels of the GPT, the conditioning encoder and the latents", ge=8, le=16384)
-    gpt_heads: int = setting(12, "attention heads of the GPT and the conditioning encoder", ge=1, le=256)
-    dvae_width: int = setting(512, "hidden channels of the DVAE, and the size of one code's vector", ge=8, le=16384)
-    decoder_width: int = setting(512, "channels at the input of the HiFi-GAN decoder", ge=16, le=16384)
+    gpt_layers: int = setting(16, "GPT blocks", within=(1, 256))
+    gpt_width: int = setting(768, "channels of the GPT, the conditioning encoder and the latents", within=(8, 16384))
+    gpt_heads: int = setting(12, "attention heads of the GPT and the conditioning encoder", within=(1, 256))
+    dvae_width: int = setting(512, "hidden channels of the DVAE, and the size of one code's vector", within=(8, 16384))
+    decoder_width: int = setting(512, "channels at the input of the HiFi-GAN decoder", within=(16, 16384))
     # The cache keeps a code in two bytes, with a sign.
-    audio_codes: int = setting(1024, "number of different audio codes", ge=2, le=32767)
-    text_tokens: int = setting(6681, "entries of the text vocabulary", ge=4, le=1_000_000)
-    max_text_tokens: int = setting(402, "longest text, in tokens", ge=8, le=16384)
-    max_audio_tokens: int = setting(605, "longest audio, in codes of 46 ms", ge=8, le=16384)
-    max_prompt_tokens: int = setting(70, "longest conditioning prompt, in tokens", ge=1, le=16384)
+    audio_codes: int = setting(1024, "number of different audio codes", within=(2, 32767))
+    text_tokens: int = setting(6681, "entries of the text vocabulary", within=(4, 1_000_000))
+    max_text_tokens: int = setting(402, "longest text, in tokens", within=(8, 16384))
+    max_audio_tokens: int = setting(605, "longest audio, in codes of 46 ms", within=(8, 16384))
+    max_prompt_tokens: int = setting(70, "longest conditioning prompt, in tokens", within=(1, 16384))
     dropout: float = setting(0.1, "share of activations dropped in training", ge=0.0, lt=1.0)
     enable_gradient_checkpointing: bool = switch(
         False,

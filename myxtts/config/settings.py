@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -34,9 +34,17 @@ class Flag:
     """Overrides the setting's help, for a second flag of the same setting."""
 
 
-def setting(default: Any, help: str, *flags: Flag | str, **limits: Any) -> Any:
-    """A configuration field: default, one line of help, its flags, and pydantic limits (`ge`, `le`, ...)."""
-    extra: dict[str, Any] = {"flags": [Flag(flag) if isinstance(flag, str) else flag for flag in flags]}
+def setting(
+    default: Any, help: str, *flags: Flag | str, within: tuple[float, float] | None = None, **limits: Any
+) -> Any:
+    """A configuration field: default, one line of help, flags (as in "--val-data PATH"), the least and the greatest of its numbers,
+    and other limits that pydantic knows."""
+    extra: dict[str, Any] = {"flags": [Flag(*flag.split()) if isinstance(flag, str) else flag for flag in flags]}
+    if within is not None and default == "auto":
+        # Of two kinds of values one alone has limits.
+        extra["within"] = within
+    elif within is not None:
+        limits |= {"ge": within[0], "le": within[1]}
     return Field(default=default, description=help, json_schema_extra=extra, **limits)
 
 
@@ -72,13 +80,6 @@ def list_flags(field: FieldInfo) -> list[Flag]:
 Auto = Literal["auto"]
 """A value the program computes; it stays `auto` in files so that it is computed anew on another machine."""
 WholeOrAuto = Annotated[int | Auto, Field(union_mode="left_to_right")]
-
-
-def check_range_or_auto(value: int | Auto, low: int, high: int) -> int | Auto:
-    """The value itself. Raises `ValueError` for a number outside of its range."""
-    if value == "auto" or low <= value <= high:
-        return value
-    raise ValueError(f'must be "auto" or a whole number from {low} to {high}, but is {value}.')
 
 
 NOT_A_SETTING = "is not a setting."
@@ -122,6 +123,17 @@ class Section(BaseModel):
             if value == "null" and _takes(field.annotation, type(None)):
                 read[key] = None
         return read
+
+    @field_validator("*")
+    @classmethod
+    def _check_range(cls, value: Any, info: ValidationInfo) -> Any:
+        extra: Any = cls.model_fields[str(info.field_name)].json_schema_extra
+        if not extra or "within" not in extra or value == "auto":
+            return value
+        low, high = extra["within"]
+        if not low <= value <= high:
+            raise ValueError(f'must be "auto" or a whole number from {low} to {high}, but is {value}.')
+        return value
 
 
 def _takes(annotation: Any, *kinds: type) -> bool:

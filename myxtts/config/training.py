@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import field_validator
 
-from myxtts.config.settings import Auto, Flag, Section, WholeOrAuto, check_range_or_auto, parse_gpu_ids, setting, switch
+from myxtts.config.settings import Flag, Section, WholeOrAuto, parse_gpu_ids, setting, switch
 
 RequestedMode = Literal["auto", "single", "dual", "isolated"]
 
@@ -24,15 +24,14 @@ class TrainingConfig(Section):
         None,
         "start from this imported checkpoint folder or model.pth (fine-tuning; for a decoder, the model it is trained for) (default: "
         "start from nothing)",
-        Flag("--init-from", "PATH"),
+        "--init-from PATH",
     )
     lora_rank: int = setting(
         0,
         "fine-tune by adapters of this rank beside products of the GPT, which itself stays as it is (LoRA): less memory, small "
         "checkpoints; 0 trains all of it",
         "--lora-rank",
-        ge=0,
-        le=1024,
+        within=(0, 1024),
     )
     lora_alpha: float = setting(
         32.0, "what adapters add is multiplied by this and divided by their rank", "--lora-alpha", gt=0.0, le=1e6
@@ -40,16 +39,16 @@ class TrainingConfig(Section):
     lora_matrices: str = setting(
         ",".join(LORA_PRODUCTS),
         "products of each GPT block that get an adapter: of the attention qkv and project, of the feed-forward half expand and contract",
-        Flag("--lora-matrices", "NAMES"),
+        "--lora-matrices NAMES",
     )
-    epochs: int = setting(100, "passes over the corpus", "--epochs", ge=1, le=1_000_000)
+    epochs: int = setting(100, "passes over the corpus", "--epochs", within=(1, 1_000_000))
     max_steps: int | None = setting(
-        None, "stop after this many updates (default: after the last epoch)", "--max-steps", ge=1, le=1_000_000_000
+        None, "stop after this many updates (default: after the last epoch)", "--max-steps", within=(1, 1_000_000_000)
     )
     learning_rate: float = setting(
         2e-4,
         "learning rate (default: by model size; fine-tuning 5e-6, with LoRA 1e-4; decoder 2e-4)",
-        Flag("--lr", "RATE"),
+        "--lr RATE",
         gt=0.0,
         le=10.0,
     )
@@ -60,23 +59,21 @@ class TrainingConfig(Section):
         100,
         "updates over which the learning rate rises from zero (default: 100; fine-tuning 0)",
         "--warmup-steps",
-        ge=0,
-        le=1_000_000,
+        within=(0, 1_000_000),
     )
     weight_decay: float = setting(
-        0.01, "share of the learning rate by which matrices shrink in each update", ge=0.0, le=1.0
+        0.01, "share of the learning rate by which matrices shrink in each update", within=(0.0, 1.0)
     )
     clip_norm: float = setting(
         1.0,
         "longest gradient; longer ones are scaled down; 0 is no limit (default: 1; fine-tuning 0; decoder 1000)",
-        Flag("--clip-norm", "LENGTH"),
-        ge=0.0,
-        le=1e6,
+        "--clip-norm LENGTH",
+        within=(0.0, 1e6),
     )
     ema_decay: float = setting(
         0.0,
         "keep a moving average of the weights with this decay, validated and saved beside them; 0 is none",
-        Flag("--ema-decay", "DECAY"),
+        "--ema-decay DECAY",
         ge=0.0,
         lt=1.0,
     )
@@ -89,12 +86,9 @@ class TrainingConfig(Section):
         1,
         "batches whose gradients make one update (default: 1; fine-tuning as many as make 252 clips)",
         "--grad-accum",
-        ge=1,
-        le=65536,
+        within=(1, 65536),
     )
-    checkpoint_dir: str = setting(
-        "checkpoints", "where checkpoints and logs of the run go", Flag("--checkpoint-dir", "DIR")
-    )
+    checkpoint_dir: str = setting("checkpoints", "where checkpoints and logs of the run go", "--checkpoint-dir DIR")
     resume: Literal["auto", "require", "reset"] = setting(
         "auto",
         "auto: continue an unfinished run if there is one",
@@ -106,39 +100,44 @@ class TrainingConfig(Section):
         Flag("--reset-training", value="reset", help="start anew and keep the old run aside"),
     )
     validation_interval: WholeOrAuto = setting(
-        "auto", "updates between two validations; auto = whole epochs, at least 100 updates", "--validation-interval"
+        "auto",
+        "updates between two validations; auto = whole epochs, at least 100 updates",
+        "--validation-interval",
+        within=(1, 1_000_000_000),
     )
     checkpoint_interval: WholeOrAuto = setting(
-        "auto", "updates between two checkpoints; auto = at every validation", "--checkpoint-interval"
+        "auto",
+        "updates between two checkpoints; auto = at every validation",
+        "--checkpoint-interval",
+        within=(1, 1_000_000_000),
     )
-    keep_last: int = setting(2, "newest checkpoints that are kept", "--keep-last", ge=1, le=10_000)
-    keep_best: int = setting(1, "best checkpoints that are kept beside them", "--keep-best", ge=0, le=10_000)
+    keep_last: int = setting(2, "newest checkpoints that are kept", "--keep-last", within=(1, 10_000))
+    keep_best: int = setting(1, "best checkpoints that are kept beside them", "--keep-best", within=(0, 10_000))
     best_metric: Literal["val_loss", "train_loss"] = setting(
         "val_loss", "what makes a checkpoint the best", "--best-metric"
     )
     early_stopping: int = setting(
-        0, "stop after so many validations without a better loss; 0 is never", "--early-stopping", ge=0, le=1_000_000
+        0, "stop after so many validations without a better loss; 0 is never", "--early-stopping", within=(0, 1_000_000)
     )
-    log_interval: int = setting(10, "updates between two readings of the losses", "--log-interval", ge=1, le=100_000)
+    log_interval: int = setting(10, "updates between two readings of the losses", "--log-interval", within=(1, 100_000))
     watchdog_seconds: float = setting(
         300.0,
         "name a stage that makes no progress for so long, and end the run after twice that; the first call, tracing and saving get "
         "three times as long; 0 is never",
-        Flag("--watchdog-seconds", "SECONDS"),
-        ge=0.0,
-        le=1e6,
+        "--watchdog-seconds SECONDS",
+        within=(0.0, 1e6),
     )
     speak: bool = switch(True, "say a sentence at every validation and at the end of a run", "--speak", "--no-speak")
     codec: str | None = setting(
-        None, "folder of a trained codec (default: that of --init-from, or one trained first)", Flag("--codec", "DIR")
+        None, "folder of a trained codec (default: that of --init-from, or one trained first)", "--codec DIR"
     )
     codec_steps: int = setting(
-        1000, "updates of the codec where it is trained first", "--codec-steps", ge=1, le=1_000_000_000
+        1000, "updates of the codec where it is trained first", "--codec-steps", within=(1, 1_000_000_000)
     )
     tensorboard_log_dir: str | None = setting(
-        None, "TensorBoard folder (default: inside --checkpoint-dir)", Flag("--tensorboard-log-dir", "DIR")
+        None, "TensorBoard folder (default: inside --checkpoint-dir)", "--tensorboard-log-dir DIR"
     )
-    seed: int = setting(0, "seed of every random choice", "--seed", ge=0, le=2**63 - 1)
+    seed: int = setting(0, "seed of every random choice", "--seed", within=(0, 2**63 - 1))
     deterministic: bool = switch(
         False, "bit-identical runs on the same machine, somewhat slower", "--deterministic", "--no-deterministic"
     )
@@ -151,7 +150,7 @@ class TrainingConfig(Section):
     model_gpus: str | None = setting(
         None,
         "physical ids of several GPUs that all train, as in 0,1, and share every batch (default: one trains)",
-        Flag("--model-gpus", "IDS"),
+        "--model-gpus IDS",
     )
     rehearsal: bool = switch(
         False, "the same roles on logical CPU devices, no GPU needed", "--rehearsal", "--no-rehearsal"
@@ -162,14 +161,13 @@ class TrainingConfig(Section):
     cluster: str | None = setting(
         None,
         "file that lists the workers of a distributed run (default: those of TF_CONFIG, if it is set)",
-        Flag("--cluster", "FILE"),
+        "--cluster FILE",
     )
     worker_index: int | None = setting(
         None,
         "which worker of the cluster this is; 0 is the chief (default: MYXTTS_WORKER_INDEX)",
         "--worker-index",
-        ge=0,
-        le=4095,
+        within=(0, 4095),
     )
 
     @property
@@ -197,8 +195,3 @@ class TrainingConfig(Section):
         if len(ids) < 2:
             raise ValueError(f"must be two or more different ids, as in 0,1, but is {value!r}.")
         return value
-
-    @field_validator("validation_interval", "checkpoint_interval")
-    @classmethod
-    def _check_interval(cls, value: int | Auto) -> int | Auto:
-        return check_range_or_auto(value, 1, 1_000_000_000)
