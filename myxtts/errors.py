@@ -38,11 +38,7 @@ class FileError(UserError):
 
 
 class ConfigError(UserError):
-    """One or more settings cannot be used.
-
-    Args:
-        problems: pairs of dotted key (may be empty) and what is wrong with it, in the order found.
-    """
+    """One or more settings cannot be used: pairs of dotted key (may be empty) and what is wrong with it, in the order found."""
 
     def __init__(self, *problems: tuple[str, str]):
         self.problems = problems
@@ -113,13 +109,7 @@ class DropReason(StrEnum):
 
 
 class ClipError(UserError):
-    """A clip that cannot be used.
-
-    Args:
-        path: the file.
-        reason: for counting.
-        text: what is wrong with this file, with the value found, and what to do.
-    """
+    """A clip that cannot be used: why, for counting, and what is wrong with this file and what to do, in words."""
 
     def __init__(self, path: Path, reason: DropReason, text: str):
         self.path = path
@@ -164,12 +154,7 @@ class SpeechRequestError(UserError):
 
 
 class SpeechSettingError(SpeechRequestError):
-    """A setting with a value that is none of its.
-
-    Args:
-        name: the setting's, as `SpeechSettings` has it.
-        problem: what must be, what is and what to do, as a sentence that follows the name.
-    """
+    """A setting of `SpeechSettings` with a value that is none of its; `problem` is a sentence that follows its name."""
 
     def __init__(self, name: str, problem: str):
         self.name = name
@@ -226,12 +211,7 @@ class DamagedFileError(ModelFileError):
 
 
 class UnsafeModelFileError(ModelFileError):
-    """A model file names a Python object that is not in the reader's closed list.
-
-    Args:
-        path: the file.
-        global_name: the object's dotted name, as the file spells it.
-    """
+    """A model file names a Python object that is not in the reader's closed list: its dotted name, as the file spells it."""
 
     def __init__(self, path: Path | str, global_name: str):
         self.global_name = global_name

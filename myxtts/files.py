@@ -159,11 +159,9 @@ def iter_lines(path: PathLike, most_bytes: int = MOST_TEXT_BYTES) -> Iterator[by
 def read_json(
     path: PathLike, shape: type[Shape], *, most_bytes: int = MOST_TEXT_BYTES, allow_infinite: bool = False
 ) -> Shape:
-    """The object in a small JSON file. Raises `FileError` for one that is not JSON, or not of this shape.
+    """The object in a small JSON file, as a `dict` or a dataclass, which leaves out what it does not name.
 
-    Args:
-        shape: a dataclass or a `dict`; what a dataclass does not name is left out.
-        allow_infinite: whether numbers may be infinite or none, as losses are that a run has written down.
+    Raises `FileError`. Losses that a run has written down may be infinite or no numbers.
     """
     text = read_text(path, most_bytes)
     try:
@@ -272,8 +270,7 @@ def open_file_atomically(target: PathLike, *, follows_link: bool = True) -> Iter
 def open_folder_atomically(target: PathLike, *, replaces: bool = True) -> Iterator[Path]:
     """A folder to fill, which takes the target's place, flushed to the disk, when the block ends without error.
 
-    Args:
-        replaces: whether a folder with something in it is replaced; else it stays, and `OutputFolderError` is raised.
+    Where it must not replace a folder with something in it, that stays, and `OutputFolderError` is raised.
     """
     target = Path(os.path.realpath(target))
     with _explain_write_errors(target), _open_work(target.parent) as work:

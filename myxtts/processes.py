@@ -21,7 +21,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,13 +58,7 @@ class PeerGone(Exception):
 
 
 class ChildProcess:
-    """A started module of ours, which calls `enter_child` first.
-
-    Args:
-        kind: of the socket that leads to it. One of SOCK_SEQPACKET keeps messages apart (`ChildConnection`).
-        descriptors: what else it needs; they keep their numbers.
-        environment: its environment variables; by default those of this process.
-    """
+    """A started module of ours, which calls `enter_child` first. The descriptors that it is handed keep their numbers."""
 
     def __init__(
         self,
@@ -256,20 +250,6 @@ def read_end(descriptor: int, most_bytes: int) -> str:
     """The end of the text in a file, wherever a process that writes to it is."""
     size = os.fstat(descriptor).st_size
     return os.pread(descriptor, most_bytes, max(0, size - most_bytes)).decode("utf-8", "replace").strip()
-
-
-@contextlib.contextmanager
-def watch_import(limit_s: float = IMPORT_S, descriptor: int = 2) -> Iterator[None]:
-    """Has the stacks of all threads written to a file descriptor whenever what is imported within takes so much longer.
-
-    By the interpreter's own watcher, because none of ours could: loading a library holds the interpreter until it is loaded.
-    Nothing is ended: before the first step there is nothing to lose by waiting.
-    """
-    faulthandler.dump_traceback_later(limit_s, repeat=True, file=descriptor)
-    try:
-        yield
-    finally:
-        faulthandler.cancel_dump_traceback_later()
 
 
 @dataclass(frozen=True)

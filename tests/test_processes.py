@@ -1,4 +1,4 @@
-"""Child processes of ours: messages, environment, imports that do not end."""
+"""Child processes of ours: messages, environment, and their end."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from myxtts.processes import MESSAGE_BYTES, ChildConnection, MessageError, PeerGone, make_importable, watch_import
+from myxtts.processes import MESSAGE_BYTES, ChildConnection, MessageError, PeerGone, make_importable
 from tests.support.processes import ROOT, clean_environ
 
 
@@ -79,27 +79,6 @@ def test_the_folder_of_installed_packages_is_never_named():
     installed = Path(sysconfig.get_path("purelib"))
     assert make_importable({"PYTHONPATH": "/mine"}, installed) == {"PYTHONPATH": "/mine"}
     assert make_importable({}, installed) == {}
-
-
-def read_stacks_while_importing(descriptor):
-    """What is written, up to the stack of this function: those of other threads may come first, in several pieces."""
-    stacks = b""
-    while b"in read_stacks_while_importing" not in stacks:
-        stacks += os.read(descriptor, 4000)
-    return stacks.decode()
-
-
-def test_an_import_that_takes_too_long_shows_where_it_is_and_goes_on():
-    reading, writing = os.pipe()
-    with watch_import(0.05, writing):
-        # Reading waits for what the watcher writes.
-        stacks = read_stacks_while_importing(reading)
-    assert stacks.startswith("Timeout")
-    os.close(writing)
-    while os.read(reading, 4000):
-        # What was written again before it was over.
-        pass
-    os.close(reading)
 
 
 PARENT = """

@@ -168,13 +168,7 @@ def write_model_directory(
     merged_from: str | None = None,
     **content: Unpack[ModelContent],
 ) -> None:
-    """Puts a model at `target`, in place of what is there.
-
-    Args:
-        target: the directory.
-        more: further files by name, of a training checkpoint, as are `step` and `metrics`.
-        merged_from: see `Facts`.
-    """
+    """Puts a model at `target`, in place of what is there; `more` are further files by name, and with the rest of `Facts`."""
     source_config = content.get("source_config")
     parts: dict[str, Part | None] = {
         MODEL_NAME: content["model"],
@@ -261,9 +255,7 @@ def finds_damage() -> Iterator[None]:
 def read_model_directory(path: PathLike, *, verify_checksums: bool = True) -> ModelDirectory:
     """The model in a directory. Raises `ModelFileError` for one that is damaged, incomplete or too new.
 
-    Args:
-        path: the directory.
-        verify_checksums: reads every byte once, which takes seconds for a full-size model.
+    To verify checksums reads every byte once, which takes seconds for a full-size model.
     """
     directory = Path(path)
     if not directory.is_dir():

@@ -1,18 +1,11 @@
 """The checkpoints of one run: saved whole or not at all, the last and the best kept, the damaged set aside.
 
-step-00001000/       a training checkpoint
+step-00001000/       a training checkpoint: a model directory, and all that the run needs to go on exactly
 damaged-step-.../    one whose files are no longer what its manifest says
 newer-step-.../      one that a run which went back to an earlier step left behind
 checkpoints.json     what there is and why it is kept, for people and other programs; the directories alone decide
 
-A training checkpoint is a model directory (`model_directory`) in every respect, so that exporting and synthesizing read it as
-it is; beside the model it holds all that the run needs to go on exactly:
-
-training.json         step, metrics, position in the data, configuration, facts of the environment
-training.safetensors  optimizer slots, averages, loss scale and whatever else the step keeps
-
-The folder may hold other things; nothing else in it is touched. One process saves at a time (`training.run_folder` has the
-lock); others may read meanwhile."""
+Nothing else in the folder is touched. One process saves at a time (`training.run_folder` has the lock); others may read."""
 
 from __future__ import annotations
 
@@ -204,11 +197,7 @@ class CheckpointReader:
 class CheckpointStore(CheckpointReader):
     """The checkpoints in a folder of one's own: what was interrupted is recovered, and what is damaged set aside.
 
-    Args:
-        folder: where they are; made when the first one is saved.
-        keep_last: newest checkpoints that are kept.
-        keep_best: checkpoints with the lowest metric that are kept beside them.
-        best_metric: name of that metric.
+    The folder is made when the first one is saved.
     """
 
     def __init__(self, folder: Path, *, keep_last: int, keep_best: int, best_metric: str):
@@ -222,11 +211,6 @@ class CheckpointStore(CheckpointReader):
 
         Raises `DiskFullError` when there is no room, and `WriteError` when it cannot be written for another
         reason; what was there before is then as it was.
-
-        Args:
-            model: a codec's has no weights in `model` and all of them in `dvae`.
-            tensors: the rest of the run's numbers, by name.
-            state: everything that is no tensor.
         """
         recover_folder(self.folder)
         path = self.folder / f"step-{state.step:08d}"

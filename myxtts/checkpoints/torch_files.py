@@ -275,13 +275,10 @@ _TORCH_TYPES = {
 
 
 def write_torch(handle: BinaryIO, content: Any, path: Path) -> None:
-    """Writes a value into an open file.
+    """Writes a value into an open file that can be sought; `path` is for messages.
 
-    Args:
-        handle: can be sought.
-        content: dictionaries (keys: text or whole numbers), lists, tuples, text, bytes, numbers, booleans, None, and
-            tensors: NumPy arrays or `LazyTensor`s. A tensor that stands in several places is stored once.
-        path: of the file, for messages.
+    Dictionaries (keys: text or whole numbers), lists, tuples, text, numbers, None, and tensors: NumPy arrays or `LazyTensor`s.
+    A tensor that stands in several places is stored once.
     """
     writer = _PickleWriter(path)
     program = writer.write(content)

@@ -266,12 +266,7 @@ class Storage:
 def _make_tensor(
     dtype: Any, storage: Any, offset: Any, shape: Any, strides: Any, _grad: Any, hooks: Any, metadata: Any = None
 ) -> LazyTensor:
-    """A tensor that shows part of a storage, once every element of it is known to lie inside.
-
-    Args:
-        offset: first element shown.
-        strides: elements to skip from one index to the next, along each dimension.
-    """
+    """A tensor that shows part of a storage, once every element of it is known to lie inside."""
     if not isinstance(storage, Storage) or not isinstance(dtype, np.dtype) or metadata or hooks:
         raise ValueError("it describes a tensor without a storage, or one with code attached")
     if type(shape) is not tuple or type(strides) is not tuple or not len(shape) == len(strides) <= MAX_DIMENSIONS:

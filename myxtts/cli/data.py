@@ -148,14 +148,13 @@ def run_data_prepare(arguments: argparse.Namespace) -> int:
     # Not imported above: --help needs none of it.
     from myxtts.cli.devices import describe_single_device
     from myxtts.devices.machine import prepare_environment, read_machine
-    from myxtts.processes import watch_import
     from myxtts.utils.commons import setup_logging
 
     setup_logging()
     check_corpora(config)
     prepare_environment(os.environ)
-    with watch_import():
-        from myxtts.training.code_preparation import plan_preparing_device, prepare_codes, require_use
+    from myxtts.training.code_preparation import plan_preparing_device, prepare_codes, require_use
+
     require_use(config)
     check_models(config)
     plan = plan_preparing_device(config, read_machine(), arguments.pasted)

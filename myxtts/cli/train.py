@@ -90,7 +90,6 @@ def _train(config: XTTSConfig, planned: PlannedRun, command: Sequence[str], *, i
     from myxtts.devices.plan import choose_xla
     from myxtts.errors import RunFinishedError, RunStoppedError, choose_exit_code
     from myxtts.monitoring.summary import format_summary
-    from myxtts.processes import watch_import
     from myxtts.reports.pages import LISTENING_PAGE
     from myxtts.training.stopping import stops_politely
     from myxtts.utils.commons import setup_logging
@@ -100,7 +99,7 @@ def _train(config: XTTSConfig, planned: PlannedRun, command: Sequence[str], *, i
             if card.physical_id == planned.plan.model.physical_id:
                 reuse_compiled(os.environ, card)
     try:
-        with stops_politely(config, command, "while TensorFlow was imported"), watch_import():
+        with stops_politely(config, command, "while TensorFlow was imported"):
             from myxtts.training.trainer import XTTSTrainer
 
         setup_logging()

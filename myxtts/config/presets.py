@@ -109,11 +109,7 @@ def name_size(numbers: Mapping[str, int]) -> str | None:
 
 
 def preset_values(given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
-    """What the presets say, given the explicit values: dotted key -> (value, name of the preset).
-
-    Args:
-        given: explicit values by dotted key, not validated yet. Values no preset knows choose no preset.
-    """
+    """What the presets say, given the explicit values, which are not validated yet: dotted key -> (value, name of the preset)."""
     filled: dict[str, tuple[Any, str]] = {}
     size = normalise_size(given.get("model.size", "base"))
     if size in MODEL_SIZES:

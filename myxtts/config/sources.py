@@ -171,13 +171,7 @@ def resolve_config(
     yaml_path: Path | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> XTTSConfig:
-    """The valid configuration these sources give together; `config.origins` tells which source won for each key.
-
-    Args:
-        flags: dotted key -> value from the command line.
-        yaml_path: a configuration file.
-        environ: environment variables; the process's own unless given.
-    """
+    """The valid configuration these sources give together; `config.origins` tells which source won for each key."""
     yaml_settings = read_yaml(yaml_path) if yaml_path is not None else None
     given = _read_given_yaml(yaml_settings) if yaml_settings is not None else {}
     if rehearsal := (os.environ if environ is None else environ).get(REHEARSAL_VARIABLE, "").strip():
@@ -288,11 +282,7 @@ def _describe(field: FieldInfo) -> str:
 
 
 class CollectValue(argparse.Action):
-    """Keeps (key -> value, flag) apart for each setting: values stay text here, the configuration validates them.
-
-    Args:
-        fixed: what each spelling stands for, where it takes no value.
-    """
+    """Keeps (key -> value, flag) apart for each setting: values stay text here, the configuration validates them."""
 
     def __init__(self, *args: Any, key: str, fixed: Mapping[str, Any], **kwargs: Any):
         self.key = key
@@ -327,9 +317,7 @@ def add_setting_flags(
 
     What was given ends up in `namespace.given`: dotted key -> `GivenValue`.
 
-    Args:
-        show: dotted keys whose flags stand in the help; all of them unless given. The others are taken all the same, so
-            that every command understands the flags of a run.
+    Flags that are not shown in the help are taken all the same, so that every command understands the flags of a run.
     """
     parser.set_defaults(given={})
     fields = _list_fields()

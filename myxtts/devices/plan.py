@@ -285,11 +285,7 @@ def choose_xla(config: XTTSConfig, plan: DevicePlan | None) -> bool:
 
 
 def put_on_one_device(plan: DevicePlan, device: RolePlan | None = None) -> DevicePlan:
-    """The plan with everything on one device, for a process in which the plan of two devices is in force.
-
-    Args:
-        device: by default the one that trains.
-    """
+    """The plan with everything on one device, by default the one that trains, where the plan of two devices is in force."""
     device = device or plan.model
     return replace(
         plan,

@@ -133,8 +133,7 @@ HOST_CPUS = 1
 def plan_devices(request: PlanRequest, machine: Machine, in_process: bool = False) -> DevicePlan:
     """The plan for this request on this machine. Raises `DevicePlanError` when it cannot be had.
 
-    Args:
-        in_process: isolate two cards inside the calling process instead of starting a producer process.
+    With `in_process` two cards are isolated inside the calling process, without a producer process.
     """
     made = _plan_roles(request, machine, in_process)
     ids = {role.physical_id for role in made.own_roles if role.is_gpu}

@@ -51,9 +51,7 @@ class _Active:
 def apply_plan(plan: DevicePlan, process: Process = Process.TRAINER) -> None:
     """Makes this process see exactly the devices of its part of the plan, and says so in the log.
 
-    Raises:
-        DevicesInUseError: TensorFlow is already initialised, so the plan cannot take effect.
-        PlacementError: TensorFlow does not find the cards the plan was made for.
+    Raises `DevicesInUseError` where that comes too late, and `PlacementError` where TensorFlow does not find the cards.
     """
     if _Active.plan is not None:
         if (plan, process) == (_Active.plan, _Active.process):

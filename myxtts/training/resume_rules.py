@@ -134,12 +134,9 @@ def compare_configs(saved: Sections, now: Sections) -> list[Change]:
 
 
 def restrict_to_codec(changes: Sequence[Change], *, is_trained: bool) -> list[Change]:
-    """What the changes of a GPT run mean for the codec it trains first.
+    """What changes that `compare_configs` found for the stage codec mean for the codec that a GPT run trains first.
 
-    Args:
-        changes: what `compare_configs` found for the stage codec.
-        is_trained: whether the codec's training is done. Then only what makes it another codec counts, as for one that is
-            given by --codec.
+    Once it is trained only what makes it another codec counts, as for one that is given by --codec.
     """
 
     def concerns(change: Change) -> bool:

@@ -6,13 +6,6 @@ step-.../         checkpoints (`checkpoints.store`)
 codec/            a folder like this one, for the codec that a GPT run trains first
 decoder/          another one, for the decoder that is trained for the GPT of this run
 previous-run-1/   what --reset-training kept aside
-
-    with open_run(config, command=sys.argv) as run:       # refuses, or says what goes on
-        run.require_codec(codec)                          # refuses another codec than the run began with
-        first_step = run.begin(end_step, environment)     # when the data are known and training can start
-        ...
-        run.save(model, tensors, state)
-        run.finish("all updates are done")
 """
 
 from __future__ import annotations
@@ -176,7 +169,6 @@ def open_run(config: XTTSConfig, *, command: Sequence[str], checkpoint: Path | N
 
     Args:
         config: the settings as asked for, before anything is worked out from the data.
-        command: the words that started this process, for the command that resumes it.
         checkpoint: of the folder, to go on from instead of its newest one, even if the run is finished.
     """
     # Before the folder is made: a mistyped one must not come into being.
@@ -285,11 +277,8 @@ class TrainerFolder:
         """Writes a checkpoint. Whatever goes wrong, the older ones stay. None where none is kept."""
 
     def finish(self, ending: str, *, is_early: bool = False) -> None:
-        """Notes that the run has come to its end, and why. The last checkpoint must have been saved.
-
-        Args:
-            is_early: whether it ended because nothing got better, and not because of its length.
-        """
+        """Notes that the run has come to its end, and why; `is_early` where nothing got better. The last checkpoint must have been
+        saved."""
 
 
 class RunFolder(TrainerFolder):

@@ -90,12 +90,7 @@ class StopRequests:
 
 @contextmanager
 def stops_politely(config: XTTSConfig, command: Sequence[str], doing: str) -> Iterator[None]:
-    """A block that SIGTERM and Ctrl-C end at once, with a `RunStoppedError` that says how to go on.
-
-    Args:
-        command: the words that started the program.
-        doing: what the block does, as in "while TensorFlow was imported".
-    """
+    """A block that SIGTERM and Ctrl-C end at once, with a `RunStoppedError` that says how to go on."""
     with StopRequests() as stop:
         try:
             with stop.while_idle():
@@ -150,11 +145,9 @@ class Watchdog:
     a file system, takes the process with it: the operating system then closes what is open, and the producer ends with its trainer.
 
     Args:
-        read_work: what the thread is doing; called from another one.
-        limits: for one thing.
-        advise: how to go on, for the last word; called in the watching thread.
-        tell: is given every warning, and the last word before the process is ended by force; called in other threads.
-        end_process: ends it, with an exit code.
+        read_work: what the thread is doing. This one and the following are called in other threads.
+        advise: how to go on, for the last word.
+        tell: is given every warning, and the last word before the process is ended by force.
     """
 
     def __init__(

@@ -3,6 +3,7 @@
 import os
 import pickle
 import pickletools
+import struct
 
 import pytest
 
@@ -22,7 +23,6 @@ from tests.checkpoints.builders import (
     zip_program,
     zip_records,
 )
-from tests.checkpoints.hungry_programs import list_programs
 from tests.support.processes import run_code
 
 
@@ -239,6 +239,27 @@ def test_what_is_without_end_or_beyond_a_limit_is_refused(tmp_path, program, mes
         read_program(tmp_path, program)
 
 
+def list_hungry_programs():
+    """What each of some pickles of a few MB multiplies -> the pickle, without its first two and its last byte."""
+    entries = b"".join(text(f"{index:06}") + b"N" for index in range(MAX_WORK // 20))
+    numbers = b"K\x01" * (MAX_WORK // 10)
+    return {
+        "sets": b"(" + b"\x8f" * 10 * MAX_WORK + b"t",
+        "dictionaries": b"(" + b"}" * 10 * MAX_WORK + b"t",
+        "groups": b"(" * 10 * MAX_WORK,
+        "calls": b"(" + name("collections", "OrderedDict") + b"q\x00" + b"h\x00)R" * MAX_WORK + b"t",
+        "memory": b"N" + b"".join(b"r" + struct.pack("<I", index) for index in range(MAX_WORK + 5)),
+        # The following copy one long value again and again, for a few bytes each.
+        "lists": b"](" + numbers + b"eq\x000" + name("builtins", "set") + b"q\x010(" + b"h\x01h\x00\x85R" * 1000 + b"t",
+        "pairs": b"](" + b"NN\x86" * (MAX_WORK // 10) + b"eq\x000" + name("collections", "OrderedDict") + b"q\x010("
+        + b"h\x01h\x00\x85R" * 1000 + b"t",
+        "text": text("x" * MAX_TEXT_BYTES) + b"q\x000" + text("latin1") + b"q\x010" + name("_codecs", "encode") + b"q\x020("
+        + b"h\x02h\x00h\x01\x86R" * 5000 + b"t",
+        "counters": b"}(" + entries + b"uq\x000" + name("collections", "Counter") + b"q\x010(" + b"h\x01h\x00\x85R" * 1000 + b"t",
+        "states": b"}(" + entries + b"uq\x000(" + (name("TTS.tts.models.xtts", "XttsArgs") + b")\x81h\x00b") * 1000 + b"t",
+    }  # fmt: skip
+
+
 def test_work_and_memory_are_bounded(tmp_path):
     # In a process that has 1 GiB in all: what would take more ends there as a MemoryError, which is no ModelFileError.
     results = run_code(f"""
@@ -247,9 +268,9 @@ from pathlib import Path
 from myxtts.errors import ModelFileError
 from myxtts.checkpoints.torch_files import read_torch_file
 from tests.checkpoints.builders import zip_program
-from tests.checkpoints.hungry_programs import list_programs
+from tests.checkpoints.test_hostile_pickles import list_hungry_programs
 
-programs = {{label: zip_program(program) for label, program in list_programs().items()}}
+programs = {{label: zip_program(program) for label, program in list_hungry_programs().items()}}
 resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
 results = {{}}
 for label, content in programs.items():
@@ -262,7 +283,7 @@ for label, content in programs.items():
         results[label] = [str(error).partition(": ")[2], time.process_time() - started]
 report(results)
 """, environ=os.environ | {"OPENBLAS_NUM_THREADS": "1"})  # fmt: skip
-    assert results.keys() == list_programs().keys()
+    assert results.keys() == list_hungry_programs().keys()
     for label, (message, seconds) in results.items():
         assert f"takes more than {MAX_WORK} steps" in message, label
         assert seconds < 10, label
