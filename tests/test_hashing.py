@@ -1,18 +1,6 @@
 import numpy as np
 
-from myxtts.hashing import digest64, hash_words, mix64
-
-
-def test_mix64_is_splitmix64():
-    # The first outputs of SplitMix64 started at 0: mix64 of 1, 2, 3 times the golden ratio.
-    golden = 0x9E3779B97F4A7C15
-    states = np.array([golden * i & (1 << 64) - 1 for i in (1, 2, 3)], dtype=np.uint64)
-
-    assert [hex(value) for value in mix64(states).tolist()] == [
-        "0xe220a8397b1dcdaf",
-        "0x6e789e6aa1b965f4",
-        "0x6c45d188009454f",
-    ]
+from myxtts.hashing import digest64, hash_words
 
 
 def test_hash_words_of_an_array_equals_the_hash_of_each_element():

@@ -1,19 +1,24 @@
 """A run goes on where it was, is refused where it must be, says when it is finished, and is never overwritten."""
 
+import functools
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from myxtts.config import XTTSConfig
 from myxtts.errors import RunChangedError, RunFinishedError, RunFolderError
+from myxtts.training import run_folder
 from myxtts.training.run_folder import open_run
 from tests.checkpoints.training_states import assert_content, save
+from tests.support.kills import kill_before_line, run_killed
 from tests.support.processes import ROOT, clean_environ, run_code
 
 COMMAND = ("python", "train_main.py", "--train-data", "my voice", "--reset-training")
@@ -226,6 +231,7 @@ def test_a_record_of_a_newer_myxtts_is_not_touched(folder):
 HOLDER = """
 import subprocess, sys
 from myxtts.config import XTTSConfig
+from myxtts.training import run_folder
 from myxtts.training.run_folder import open_run
 run = open_run(XTTSConfig(model={{"size": "tiny"}}, training={{"checkpoint_dir": {folder!r}}}), command=["x"])
 run.__enter__()
@@ -332,7 +338,36 @@ def test_a_longer_codec_is_trained_on_until_the_gpt_has_seen_its_codes(folder, e
         open_once(folder, codec_steps=90)
 
 
+MINE = ["checkpoints.json", "metrics.jsonl", "run.json", "step-00000010"]
+OTHERS = ["run.lock", "thesis.tex"]
+
+
+def kill_everywhere(directory):
+    """What was found after each kill of a process that keeps a run aside, before every line it executes, once the folder was opened
+    again, counted: the old run in place, or moved whole."""
+    template, folder = Path(directory, "template"), Path(directory, "run")
+    template.mkdir()
+    (template / "thesis.tex").touch()
+    train(template, 10)
+    (template / "metrics.jsonl").touch()
+    states = Counter()
+    while True:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(template, folder)
+        kill = functools.partial(kill_before_line, states.total(), [run_folder.__file__])
+        if not run_killed(lambda: run_folder.keep_run_aside(folder), kill):
+            return {"kills": states.total(), "states": states}
+        run_folder.complete_interrupted_move(folder)
+        is_old = list_names(folder) == sorted([*MINE, *OTHERS])
+        if not is_old:
+            assert list_names(folder) == sorted(["previous-run-1", *OTHERS])
+            assert list_names(folder / "previous-run-1") == MINE
+        states["old" if is_old else "moved"] += 1
+
+
 def test_a_reset_killed_anywhere_loses_nothing(tmp_path):
-    result = run_code(f"from tests.training.reset_kill_points import *\nreport(kill_everywhere({str(tmp_path)!r}))")
+    result = run_code(
+        f"from tests.training.test_run_folder import kill_everywhere\nreport(kill_everywhere({str(tmp_path)!r}))"
+    )
     assert result["kills"] > 30
     assert result["states"].keys() == {"old", "moved"}, "both must occur, and nothing else"
