@@ -13,6 +13,7 @@ import itertools
 import math
 import os
 import pickle  # only for the names of its opcodes
+import re
 import struct
 import zipfile
 import zlib
@@ -51,6 +52,7 @@ _FULL_32 = 0xFFFFFFFF
 _ENCRYPTED_FLAGS = 0x0001 | 0x0040 | 0x2000
 _SIZES_FOLLOW_FLAG = 0x0008
 _UTF8_FLAG = 0x0800
+_ODD_NAME = re.compile(r"(^|/)\.{0,2}/|^\.{0,2}$|/\.{1,2}$|^.:|[\\\0]")
 _NOT_OURS = "It was not written by torch.save."
 
 
@@ -167,6 +169,10 @@ class ZipRecords:
                 raise self._error(
                     f"its record {name!r} is compressed or encrypted, which torch.save never does. Unpack the file with `unzip` "
                     "and pack it again without compression (`zip -0 -r`)."
+                )
+            if _ODD_NAME.search(name):
+                raise self._error(
+                    f"its record {name!r} has a name that points outside the file. It may be made to do harm."
                 )
             # The first begins the file, so that nothing is hidden in front of it.
             if info.header_offset < end or (end == 0 and info.header_offset):

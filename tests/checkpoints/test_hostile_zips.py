@@ -61,6 +61,14 @@ def test_a_file_that_lies_about_its_records_is_refused(tmp_path, content, messag
 
 
 @pytest.mark.parametrize(
+    "name",
+    ["/etc/passwd", "../x", "archive/../../x", "archive/..", "a\\b", "C:/x", "archive//x", "archive/\0", "./x", ""],
+)
+def test_a_name_that_points_elsewhere_is_refused(tmp_path, name):
+    assert_refused(tmp_path, zip_one_more(name, b"x"), "points outside the file")
+
+
+@pytest.mark.parametrize(
     ("local", "central", "message"),
     [
         ({"size": 999, "stored": 999}, {"size": 999, "stored": 999}, "longer than the file"),
