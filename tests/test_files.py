@@ -67,6 +67,7 @@ def test_sizes_are_bounded(tmp_path):
         ('{"a": NaN}', "not finite"),
         ('{"a": 1e101}', "beyond 1e"),
         (f'{{"a": {2**64}}}', "64 bits"),
+        ('{"a": ' + "9" * 5000 + "}", "64 bits"),
         ('{"a": "\\ud800"}', "half a character"),
         ('{"\\ud800": 1}', "half a character"),
         ("[" * 65 + "]" * 65, "nested more than 64 deep"),

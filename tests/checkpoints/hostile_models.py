@@ -395,11 +395,10 @@ def list_models(folder: Path) -> Iterator[tuple[str, list[str]]]:
         seal(bad)
         yield f"weights: {label}", words
     for label, content in list_safetensors().items():
-        # The DVAE's is opened in the same way.
-        for name in ("model.safetensors", "speakers.safetensors"):
-            (copy() / name).write_bytes(content)
-            seal(bad)
-            yield f"{name}: {label}", words
+        # The other files are opened in the same way.
+        (copy() / "speakers.safetensors").write_bytes(content)
+        seal(bad)
+        yield f"voices, header: {label}", words
     for label, content in list_speakers():
         if isinstance(content, dict) and all(isinstance(name, str) for name in content):
             write_safetensors(

@@ -255,6 +255,7 @@ def list_hungry_programs():
         + b"h\x01h\x00\x85R" * 1000 + b"t",
         "text": text("x" * MAX_TEXT_BYTES) + b"q\x000" + text("latin1") + b"q\x010" + name("_codecs", "encode") + b"q\x020("
         + b"h\x02h\x00h\x01\x86R" * 5000 + b"t",
+        "arguments": b"(" + text("f8") + numbers + b"tq\x000" + name("numpy", "dtype") + b"q\x010(" + b"h\x01h\x00R" * 1000 + b"t",
         "counters": b"}(" + entries + b"uq\x000" + name("collections", "Counter") + b"q\x010(" + b"h\x01h\x00\x85R" * 1000 + b"t",
         "states": b"}(" + entries + b"uq\x000(" + (name("TTS.tts.models.xtts", "XttsArgs") + b")\x81h\x00b") * 1000 + b"t",
     }  # fmt: skip
