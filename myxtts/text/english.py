@@ -6,6 +6,7 @@ two can follow each other. The text still has its capitals here: "May 5" is a da
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from num2words import num2words
 
@@ -49,29 +50,6 @@ _DECADE = re.compile(r"(?<![\w$£€.,])(?:(?P<century>1[1-9]|20)|['’])?(?P<de
 _TENS = ("hundred", "ten", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 
 
-def expand_dates(text: str) -> str:
-    """The text with dates in words, among them 2021-05-17 and 5/17/2021 (month first, unless that is no month)."""
-    text = _YEAR_FIRST.sub(lambda match: _say_date(match[1], match[3], match[4]) or match[0], text)
-    text = _YEAR_LAST.sub(_say_year_last, text)
-    text = _MONTH_FIRST.sub(_say_month_first, text)
-    text = _DAY_FIRST.sub(_say_day_first, text)
-    return _MONTH_AND_YEAR.sub(lambda match: f"{_name_month(match['month'])} {say_year(match['year'])}", text)
-
-
-def expand_times(text: str) -> str:
-    """The text with times of day in words, except plain 10:30, which XTTS reads as ten:thirty."""
-    return _FULL_HOUR.sub(lambda match: _join_half(_say(match["hour"]), match), _TIME.sub(_say_time, text))
-
-
-def expand_years(text: str) -> str:
-    """The text with years and decades in words: since nineteen eighty-four, the nineties."""
-    text = _DECADE.sub(_say_decade, text)
-    text = _YEAR_RANGE.sub(lambda match: f"{say_year(match[1])} to {say_year(match[2])}", text)
-    for pattern in (_SINGLE_YEAR, _YEAR_AT_END):
-        text = pattern.sub(lambda match: match["lead"] + say_year(match["year"]), text)
-    return text
-
-
 def say_year(year: str) -> str:
     """A year of four digits as it is spoken: nineteen eighty-four."""
     spoken: str = num2words(int(year), lang="en", to="year")
@@ -82,38 +60,38 @@ def _say(digits: str) -> str:
     return say_integer(digits, "en")
 
 
-def _name_month(written: str) -> str:
-    return MONTHS[_MONTH_NUMBERS[written[:3].lower()] - 1]
+def _say_ordinal(digits: str) -> str:
+    return say_ordinal(digits, "", "en")
 
 
-def _say_day(day: str) -> str:
-    return say_ordinal(day, "", "en")
+def _name_month(match: re.Match[str]) -> str:
+    return MONTHS[_MONTH_NUMBERS[match["month"][:3].lower()] - 1]
 
 
 def _say_month_first(match: re.Match[str]) -> str:
     year = f", {say_year(match['year'])}" if match["year"] else ""
-    return f"{_name_month(match['month'])} {_say_day(match['day'])}{year}"
+    return f"{_name_month(match)} {_say_ordinal(match['day'])}{year}"
 
 
 def _say_day_first(match: re.Match[str]) -> str:
     year = f" {say_year(match['year'])}" if match["year"] else ""
-    return f"the {_say_day(match['day'])} of {_name_month(match['month'])}{year}"
+    return f"the {_say_ordinal(match['day'])} of {_name_month(match)}{year}"
 
 
-def _say_year_last(match: re.Match[str]) -> str:
-    month, day = match[1], match[3]
-    if int(month) > 12:
-        month, day = day, month
-    return _say_date(match[4], month, day) or match[0]
-
-
-def _say_date(year: str, month: str, day: str) -> str | None:
+def _say_date(match: re.Match[str]) -> str:
+    """2021-05-17, or 5/17/2021: month first, unless that is no month."""
+    year, month, day = match[1], match[3], match[4]
+    if len(year) < 4:
+        month, day, year = year, month, day
+        if int(month) > 12:
+            month, day = day, month
     if not (1100 <= int(year) < 2100 and 1 <= int(month) <= 12 and 1 <= int(day) <= 31):
-        return None
-    return f"{MONTHS[int(month) - 1]} {_say_day(day)}, {say_year(year)}"
+        return match[0]
+    return f"{MONTHS[int(month) - 1]} {_say_ordinal(day)}, {say_year(year)}"
 
 
 def _say_time(match: re.Match[str]) -> str:
+    """Times of day, except plain 10:30, which XTTS reads as ten:thirty."""
     hour, minute = int(match["hour"]), int(match["minute"])
     if hour > 24 or (not match["half"] and not match["second"] and minute >= 10):
         return match[0]
@@ -132,9 +110,12 @@ def _say_time(match: re.Match[str]) -> str:
 def _join_half(spoken: str, match: re.Match[str]) -> str:
     if not match["half"]:
         return spoken
-    # The last dot of "p.m." also ends the sentence, if the text ends with it.
-    stop = "." if match[0].endswith(".") and match.end() == len(match.string.rstrip()) else ""
-    return f"{spoken} {match['half'].lower()} m{stop}"
+    return f"{spoken} {match['half'].lower()} m{_keep_stop(match) if match[0].endswith('.') else ''}"
+
+
+def _keep_stop(match: re.Match[str]) -> str:
+    # The dot of an abbreviation also ends the sentence, if the text ends with it.
+    return "." if match.end() == len(match.string.rstrip()) else ""
 
 
 def _say_decade(match: re.Match[str]) -> str:
@@ -166,30 +147,11 @@ _OTHER_MONEY = re.compile(rf"([¥₹]) ?({_NUMBER})")
 _CENTS = re.compile(r"(?<![\d.,])(\d+) ?¢")
 
 _UNITS = {
-    "km/h": ("kilometer per hour", "kilometers per hour"),
-    "kph": ("kilometer per hour", "kilometers per hour"),
-    "mph": ("mile per hour", "miles per hour"),
-    "km": ("kilometer", "kilometers"),
-    "cm": ("centimeter", "centimeters"),
-    "mm": ("millimeter", "millimeters"),
-    "kg": ("kilogram", "kilograms"),
-    "mg": ("milligram", "milligrams"),
-    "ml": ("milliliter", "milliliters"),
-    "lbs": ("pound", "pounds"),
-    "lb": ("pound", "pounds"),
-    "oz": ("ounce", "ounces"),
-    "ft": ("foot", "feet"),
-    "khz": ("kilohertz", "kilohertz"),
-    "mhz": ("megahertz", "megahertz"),
-    "ghz": ("gigahertz", "gigahertz"),
-    "hz": ("hertz", "hertz"),
-    "kb": ("kilobyte", "kilobytes"),
-    "mb": ("megabyte", "megabytes"),
-    "gb": ("gigabyte", "gigabytes"),
-    "tb": ("terabyte", "terabytes"),
-    "°c": ("degree celsius", "degrees celsius"),
-    "°f": ("degree fahrenheit", "degrees fahrenheit"),
-}
+    "km/h": "kilometer per hour", "kph": "kilometer per hour", "mph": "mile per hour", "km": "kilometer", "cm": "centimeter",
+    "mm": "millimeter", "kg": "kilogram", "mg": "milligram", "ml": "milliliter", "lbs": "pound", "lb": "pound", "oz": "ounce",
+    "ft": "foot", "khz": "kilohertz", "mhz": "megahertz", "ghz": "gigahertz", "hz": "hertz", "kb": "kilobyte", "mb": "megabyte",
+    "gb": "gigabyte", "tb": "terabyte", "°c": "degree celsius", "°f": "degree fahrenheit",
+}  # fmt: skip
 # With a dot "ft." would be read as "fort" later on.
 _UNIT = re.compile(rf"(?<![\w.,])({_NUMBER}) ?({'|'.join(_UNITS)})\b(?:(?<=ft)\.(?= \S))?", re.IGNORECASE | re.ASCII)
 
@@ -212,73 +174,30 @@ _RANGE = re.compile(r"(?<![\w.,/$£€-])(\d{1,9}) ?([-–]) ?(\d{1,9})(?![\w/�
 _MINUS = re.compile(r"(?<![\w.)\]%°-])[-−](?=[$£€]?\d)")
 
 
-def expand_money(text: str) -> str:
-    """The text with amounts XTTS' own cleaning misreads in words: $3 million, £5k, $0.99, ¥500, 50¢."""
-    text = _SCALED_MONEY.sub(_say_scaled_money, text)
-    text = _HUNDREDTHS.sub(_say_hundredths, text)
-    text = _OTHER_MONEY.sub(lambda match: f"{_say_quantity(match[2])} {_pick(match[1], _is_one(match[2]))}", text)
-    return _CENTS.sub(lambda match: f"{_say_quantity(match[1])} {'cent' if _is_one(match[1]) else 'cents'}", text)
-
-
-def expand_units(text: str) -> str:
-    """The text with units behind numbers in words."""
-    return _UNIT.sub(lambda match: f"{match[1]} {_UNITS[match[2].lower()][not _is_one(match[1])]}", text)
-
-
-def expand_fractions(text: str) -> str:
-    """The text with ½ and 3/4 in words."""
-    text = _FRACTION_SIGN.sub(lambda match: _say_fraction(match[1], *read_fraction_sign(match[2])), text)
-    return _FRACTION.sub(_say_written_fraction, text)
-
-
-def expand_telephones(text: str) -> str:
-    """The text with telephone numbers digit by digit, a pause between their groups."""
-
-    def say(match: re.Match[str]) -> str:
-        plus = "plus " if match["international"] else ""
-        return plus + ", ".join(spell_digits(group, "en") for group in re.findall(r"\d+", match[0]))
-
-    return _TELEPHONE.sub(say, text)
-
-
-def expand_codes(text: str) -> str:
-    """The text with 2.0.1 and 192.168.0.1 as numbers with "point" between, and 007 digit by digit."""
-    text = _VERSION.sub(lambda match: " point ".join(_say_quantity(part) for part in match[0].split(".")), text)
-    return _LEADING_ZERO.sub(lambda match: spell_digits(match[0], "en"), text)
-
-
-def expand_ranges(text: str) -> str:
-    """The text with 10-12 as ten to twelve, and a minus before a number as a word."""
-
-    def say(match: re.Match[str]) -> str:
-        # A hyphen between falling numbers is a score or a name: 3-2, 747-400.
-        is_range = match[2] == "–" or int(match[1]) < int(match[3])
-        return f"{match[1]} to {match[3]}" if is_range else match[0]
-
-    return _MINUS.sub("minus ", _RANGE.sub(say, text))
-
-
 def _say_quantity(number: str) -> str:
     whole, _, fraction = number.replace(",", "").partition(".")
-    return say_decimal(whole, fraction, "en") if fraction else say_integer(whole, "en")
+    return say_decimal(whole, fraction, "en") if fraction else _say(whole)
 
 
-def _is_one(number: str) -> bool:
-    return number == "1"
-
-
-def _pick(sign: str, is_one: bool, hundredths: bool = False) -> str:
-    return _CURRENCIES[sign][2 * hundredths + (not is_one)]
+def _name_currency(sign: str, number: str, hundredths: bool = False) -> str:
+    return _CURRENCIES[sign][2 * hundredths + (number != "1")]
 
 
 def _say_scaled_money(match: re.Match[str]) -> str:
     scale = match[3].lower() if match[3] else _SCALES[match[4].lower()]
-    return f"{_say_quantity(match[2])} {scale} {_pick(match[1], is_one=False)}"
+    return f"{_say_quantity(match[2])} {scale} {_name_currency(match[1], '')}"
 
 
 def _say_hundredths(match: re.Match[str]) -> str:
     count = match[2].lstrip("0")
-    return f"{_say_quantity(count)} {_pick(match[1], _is_one(count), hundredths=True)}" if count else match[0]
+    return f"{_say_quantity(count)} {_name_currency(match[1], count, hundredths=True)}" if count else match[0]
+
+
+def _say_unit(match: re.Match[str]) -> str:
+    unit, _, rest = _UNITS[match[2].lower()].partition(" ")
+    if match[1] != "1":
+        unit = "feet" if unit == "foot" else unit if unit.endswith("hertz") else f"{unit}s"
+    return f"{match[1]} {unit} {rest}".rstrip()
 
 
 def _say_written_fraction(match: re.Match[str]) -> str:
@@ -287,35 +206,32 @@ def _say_written_fraction(match: re.Match[str]) -> str:
 
 
 def _say_fraction(whole: str | None, numerator: str, denominator: str) -> str:
-    part = _NAMED_PARTS.get(denominator) or say_ordinal(denominator, "", "en")
+    part = _NAMED_PARTS.get(denominator) or _say_ordinal(denominator)
     part += "" if numerator == "1" else "s"
     if whole is None:
-        return f"{say_integer(numerator, 'en')} {part}"
-    count = "a" if numerator == "1" and denominator in _NAMED_PARTS else say_integer(numerator, "en")
-    return f"{say_integer(whole, 'en')} and {count} {part}"
+        return f"{_say(numerator)} {part}"
+    count = "a" if numerator == "1" and denominator in _NAMED_PARTS else _say(numerator)
+    return f"{_say(whole)} and {count} {part}"
+
+
+def _say_telephone(match: re.Match[str]) -> str:
+    """Digit by digit, a pause between the groups."""
+    plus = "plus " if match["international"] else ""
+    return plus + ", ".join(spell_digits(group, "en") for group in re.findall(r"\d+", match[0]))
+
+
+def _say_range(match: re.Match[str]) -> str:
+    # A hyphen between falling numbers is a score or a name: 3-2, 747-400.
+    is_range = match[2] == "–" or int(match[1]) < int(match[3])
+    return f"{match[1]} to {match[3]}" if is_range else match[0]
 
 
 ENGLISH_ABBREVIATIONS = {
-    "e.g.": "for example",
-    "i.e.": "that is",
-    "etc.": "et cetera",
-    "vs.": "versus",
-    "approx.": "approximately",
-    "prof.": "professor",
-    "ms.": "miss",
-    "sr.": "senior",
-    "inc.": "incorporated",
-    "corp.": "corporation",
-    "dept.": "department",
-    "gov.": "governor",
-    "sen.": "senator",
-    "mt.": "mount",
-    "ave.": "avenue",
-    "blvd.": "boulevard",
-    "rd.": "road",
-    "a.m.": "a m",
+    "e.g.": "for example", "i.e.": "that is", "etc.": "et cetera", "vs.": "versus", "approx.": "approximately",
+    "prof.": "professor", "ms.": "miss", "sr.": "senior", "inc.": "incorporated", "corp.": "corporation", "dept.": "department",
+    "gov.": "governor", "sen.": "senator", "mt.": "mount", "ave.": "avenue", "blvd.": "boulevard", "rd.": "road", "a.m.": "a m",
     "p.m.": "p m",
-}
+}  # fmt: skip
 _ABBREVIATION = re.compile(
     rf"(?<![\w.])({'|'.join(re.escape(short) for short in ENGLISH_ABBREVIATIONS)})(?!\w)", re.IGNORECASE | re.ASCII
 )
@@ -350,71 +266,54 @@ _SIGNS = str.maketrans(
 )
 
 
-def expand_web_addresses(text: str) -> str:
-    """The text with mail and web addresses as they are read aloud: info at example dot com."""
-    text = _MAIL_ADDRESS.sub(lambda match: match[0].translate(_ADDRESS_SIGNS), text)
-    return _WEB_ADDRESS.sub(lambda match: match["address"].translate(_ADDRESS_SIGNS), text)
+def _say_roman(match: re.Match[str]) -> str:
+    """The Roman numeral of a chapter or a war as a number, that of a ruler as an ordinal."""
+    if not _ROMAN_NUMBER.fullmatch(match[2]):
+        return match[0]
+    values = [_ROMAN_VALUES[letter] for letter in match[2]]
+    number = str(sum(-value if value < max(values[i:]) else value for i, value in enumerate(values)))
+    return f"{match[1]} the {_say_ordinal(number)}" if match.re is _ROMAN_RULER else f"{match[1]} {_say(number)}"
 
 
-def expand_titles(text: str) -> str:
-    """The text with English abbreviations in full, and letters with dots (U.S.) as letters."""
-    text = _NUMERO.sub("number ", text)
-    text = _STREET.sub(lambda match: f"{match[1]} street{_keep_stop(match)}", text)
-    text = _ABBREVIATION.sub(lambda match: ENGLISH_ABBREVIATIONS[match[0].lower()] + _keep_stop(match), text)
-    return _INITIALS.sub(lambda match: " ".join(match[0].replace(".", "")) + _keep_stop(match), text)
-
-
-def expand_roman_numerals(text: str) -> str:
-    """The text with the Roman numerals of chapters, wars and rulers in words."""
-
-    def say_part(match: re.Match[str]) -> str:
-        number = _read_roman(match[2])
-        return f"{match[1]} {say_integer(number, 'en')}" if number else match[0]
-
-    def say_ruler(match: re.Match[str]) -> str:
-        number = _read_roman(match[2])
-        return f"{match[1]} the {say_ordinal(number, '', 'en')}" if number else match[0]
-
-    return _ROMAN_RULER.sub(say_ruler, _ROMAN_PART.sub(say_part, text))
-
-
-def expand_signs(text: str) -> str:
-    """The text with signs of arithmetic in words."""
-    return _ABOUT.sub("about ", text).translate(_SIGNS)
-
-
-def _keep_stop(match: re.Match[str]) -> str:
-    # The dot of an abbreviation also ends the sentence, if the text ends with it.
-    return "." if match.end() == len(match.string.rstrip()) else ""
-
-
-def _read_roman(numeral: str) -> str | None:
-    if not _ROMAN_NUMBER.fullmatch(numeral):
-        return None
-    values = [_ROMAN_VALUES[letter] for letter in numeral]
-    return str(sum(-value if value < max(values[i:]) else value for i, value in enumerate(values)))
-
-
-_STEPS = (
+_RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     # From the most specific way of writing to the least: 2021-05-17 is a date before it is a range or a telephone number.
-    expand_web_addresses,
-    expand_dates,
-    expand_times,
-    expand_years,
-    expand_telephones,
-    expand_money,
-    expand_codes,
-    expand_fractions,
-    expand_units,
-    expand_ranges,
-    expand_roman_numerals,
-    expand_titles,
-    expand_signs,
+    (_MAIL_ADDRESS, lambda match: match[0].translate(_ADDRESS_SIGNS)),
+    (_WEB_ADDRESS, lambda match: match["address"].translate(_ADDRESS_SIGNS)),
+    (_YEAR_FIRST, _say_date),
+    (_YEAR_LAST, _say_date),
+    (_MONTH_FIRST, _say_month_first),
+    (_DAY_FIRST, _say_day_first),
+    (_MONTH_AND_YEAR, lambda match: f"{_name_month(match)} {say_year(match['year'])}"),
+    (_TIME, _say_time),
+    (_FULL_HOUR, lambda match: _join_half(_say(match["hour"]), match)),
+    (_DECADE, _say_decade),
+    (_YEAR_RANGE, lambda match: f"{say_year(match[1])} to {say_year(match[2])}"),
+    (_SINGLE_YEAR, lambda match: match["lead"] + say_year(match["year"])),
+    (_YEAR_AT_END, lambda match: match["lead"] + say_year(match["year"])),
+    (_TELEPHONE, _say_telephone),
+    (_SCALED_MONEY, _say_scaled_money),
+    (_HUNDREDTHS, _say_hundredths),
+    (_OTHER_MONEY, lambda match: f"{_say_quantity(match[2])} {_name_currency(match[1], match[2])}"),
+    (_CENTS, lambda match: f"{_say_quantity(match[1])} {_name_currency('$', match[1], hundredths=True)}"),
+    (_VERSION, lambda match: " point ".join(_say_quantity(part) for part in match[0].split("."))),
+    (_LEADING_ZERO, lambda match: spell_digits(match[0], "en")),
+    (_FRACTION_SIGN, lambda match: _say_fraction(match[1], *read_fraction_sign(match[2]))),
+    (_FRACTION, _say_written_fraction),
+    (_UNIT, _say_unit),
+    (_RANGE, _say_range),
+    (_MINUS, "minus "),
+    (_ROMAN_PART, _say_roman),
+    (_ROMAN_RULER, _say_roman),
+    (_NUMERO, "number "),
+    (_STREET, lambda match: f"{match[1]} street{_keep_stop(match)}"),
+    (_ABBREVIATION, lambda match: ENGLISH_ABBREVIATIONS[match[0].lower()] + _keep_stop(match)),
+    (_INITIALS, lambda match: " ".join(match[0].replace(".", "")) + _keep_stop(match)),
+    (_ABOUT, "about "),
 )
 
 
 def expand_english(text: str) -> str:
     """The text with what XTTS' own cleaning would misread in words. Its case is kept where nothing was changed."""
-    for step in _STEPS:
-        text = step(text)
-    return text
+    for pattern, words in _RULES:
+        text = pattern.sub(words, text)
+    return text.translate(_SIGNS)

@@ -16,27 +16,12 @@ from myxtts.text.numbers import expand_numbers, write_ascii_digits
 from myxtts.text.persian import normalise_persian
 
 CHARACTER_LIMITS: Mapping[str, int] = {
-    "en": 250,
-    "es": 239,
-    "fr": 273,
-    "de": 253,
-    "it": 213,
-    "pt": 203,
-    "pl": 224,
-    "tr": 226,
-    "ru": 182,
-    "nl": 251,
-    "cs": 186,
-    "ar": 166,
-    "zh-cn": 82,
-    "hu": 224,
-    "ko": 95,
-    "ja": 71,
-    "hi": 150,
+    "en": 250, "es": 239, "fr": 273, "de": 253, "it": 213, "pt": 203, "pl": 224, "tr": 226, "ru": 182, "nl": 251, "cs": 186,
+    "ar": 166, "zh-cn": 82, "hu": 224, "ko": 95, "ja": 71, "hi": 150,
     # Not a language of XTTS. Persian is written without its short vowels, as Arabic is: a character stands for as much
     # sound as an Arabic one, so Arabic's limit keeps a piece as short in seconds as the others are.
     "fa": 166,
-}
+}  # fmt: skip
 """Longest text in characters, as written, that XTTS speaks without losing its end."""
 
 
@@ -57,9 +42,8 @@ def character_limit(language: str) -> int:
     return CHARACTER_LIMITS[resolve_language(language)]
 
 
-SYMBOLS = "&@%#$£°"
-
-_WORDS_IN_ORDER: Mapping[str, tuple[str, ...]] = {
+_SYMBOL_WORDS: Mapping[str, tuple[str, ...]] = {
+    # & @ % # $ £ °
     "en": ("and", "at", "percent", "hash", "dollar", "pound", "degree"),
     "es": ("y", "arroba", "por ciento", "numeral", "dolar", "libra", "grados"),
     "fr": ("et", "arobase", "pour cent", "dièse", "dollar", "livre", "degrés"),
@@ -77,36 +61,25 @@ _WORDS_IN_ORDER: Mapping[str, tuple[str, ...]] = {
     "ko": ("그리고", "에", "퍼센트", "번호", "달러", "파운드", "도"),
     "hi": ("और", "ऐट दी रेट", "प्रतिशत", "हैश", "डॉलर", "पाउंड", "डिग्री"),
 }
-
-_TABLES = {
-    language: str.maketrans({symbol: f" {word} " for symbol, word in zip(SYMBOLS, words, strict=True)})
-    for language, words in _WORDS_IN_ORDER.items()
+_SYMBOLS = {
+    language: str.maketrans({symbol: f" {word} " for symbol, word in zip("&@%#$£°", words, strict=True)})
+    for language, words in _SYMBOL_WORDS.items()
 }
 
 
-def expand_symbols(text: str, language: str) -> str:
-    """The text with `& @ % # $ £ °` as words, a space on each side of them."""
-    return text.translate(_TABLES[language])
-
-
-def romanise_chinese(text: str) -> str:
-    """Pinyin with tone digits and no separators: ni3hao3. What is not Chinese stays as it is."""
-    pypinyin = _import_package("pypinyin", "Chinese")
-    syllables = pypinyin.lazy_pinyin(text, style=pypinyin.Style.TONE3, neutral_tone_with_five=True)
-    return "".join(syllables)
-
-
-def romanise_japanese(text: str) -> str:
-    """Hepburn romaji in lower case, words apart: konnichiha, sekai."""
-    romaji: str = _load_cutlet().romaji(text)
-    return romaji.lower()
-
-
-def romanise_korean(text: str) -> str:
-    """Academic romanisation of Hangul. What is not Hangul stays as it is."""
-    hangul = _import_package("hangul_romanize", "Korean")
-    rule = _import_package("hangul_romanize.rule", "Korean")
-    romanised: str = hangul.Transliter(rule.academic).translit(text)
+def _romanise(text: str, code: str) -> str:
+    """What XTTS reads instead of Chinese, Japanese and Korean; what is of another script stays as it is."""
+    romanised: str
+    if code == "zh-cn":
+        # Pinyin with tone digits and no separators: ni3hao3.
+        pypinyin = _import_package("pypinyin", "Chinese")
+        return "".join(pypinyin.lazy_pinyin(text, style=pypinyin.Style.TONE3, neutral_tone_with_five=True))
+    if code == "ja":
+        # Hepburn romaji, words apart: konnichiha, sekai.
+        romanised = _load_cutlet().romaji(text).lower()
+    else:
+        rule = _import_package("hangul_romanize.rule", "Korean")
+        romanised = _import_package("hangul_romanize", "Korean").Transliter(rule.academic).translit(text)
     return romanised
 
 
@@ -228,69 +201,30 @@ def _is_mark(character: str) -> bool:
 ABBREVIATIONS: Mapping[str, Mapping[str, str]] = {
     "en": {
         "mrs": "misess",  # sic: the spelling the published weights were trained with
-        "mr": "mister",
-        "dr": "doctor",
-        "st": "saint",
-        "co": "company",
-        "jr": "junior",
-        "maj": "major",
-        "gen": "general",
-        "drs": "doctors",
-        "rev": "reverend",
-        "lt": "lieutenant",
-        "hon": "honorable",
-        "sgt": "sergeant",
-        "capt": "captain",
-        "esq": "esquire",
-        "ltd": "limited",
-        "col": "colonel",
-        "ft": "fort",
+        "mr": "mister", "dr": "doctor", "st": "saint", "co": "company", "jr": "junior", "maj": "major", "gen": "general",
+        "drs": "doctors", "rev": "reverend", "lt": "lieutenant", "hon": "honorable", "sgt": "sergeant", "capt": "captain",
+        "esq": "esquire", "ltd": "limited", "col": "colonel", "ft": "fort",
     },
     "es": {
-        "sra": "señora",
-        "sr": "señor",
-        "dr": "doctor",
-        "dra": "doctora",
-        "st": "santo",
-        "co": "compañía",
-        "jr": "junior",
+        "sra": "señora", "sr": "señor", "dr": "doctor", "dra": "doctora", "st": "santo", "co": "compañía", "jr": "junior",
         "ltd": "limitada",
     },
     "fr": {
-        "mme": "madame",
-        "mr": "monsieur",
-        "dr": "docteur",
-        "st": "saint",
-        "co": "compagnie",
-        "jr": "junior",
-        "ltd": "limitée",
+        "mme": "madame", "mr": "monsieur", "dr": "docteur", "st": "saint", "co": "compagnie", "jr": "junior", "ltd": "limitée",
     },
     "de": {"fr": "frau", "dr": "doktor", "st": "sankt", "co": "firma", "jr": "junior"},
     "pt": {
-        "sra": "senhora",
-        "sr": "senhor",
-        "dr": "doutor",
-        "dra": "doutora",
-        "st": "santo",
-        "co": "companhia",
-        "jr": "júnior",
+        "sra": "senhora", "sr": "senhor", "dr": "doutor", "dra": "doutora", "st": "santo", "co": "companhia", "jr": "júnior",
         "ltd": "limitada",
     },
-    "it": {
-        "sig": "signore",
-        "dr": "dottore",
-        "st": "santo",
-        "co": "compagnia",
-        "jr": "junior",
-        "ltd": "limitata",
-    },
+    "it": {"sig": "signore", "dr": "dottore", "st": "santo", "co": "compagnia", "jr": "junior", "ltd": "limitata"},
     "pl": {"p": "pani", "m": "pan", "dr": "doktor", "sw": "święty", "jr": "junior"},
     "cs": {"dr": "doktor", "ing": "inženýr", "p": "pan"},
     "ru": {"г-жа": "госпожа", "г-н": "господин", "д-р": "доктор"},
     "nl": {"dhr": "de heer", "mevr": "mevrouw", "dr": "dokter", "jhr": "jonkheer"},
     "tr": {"b": "bay", "byk": "büyük", "dr": "doktor"},
     "hu": {"dr": "doktor", "b": "bácsi", "nőv": "nővér"},
-}
+}  # fmt: skip
 
 # Russian contracts with a hyphen and writes no dot.
 _ENDINGS = dict.fromkeys(ABBREVIATIONS, r"\.") | {"ru": r"\b"}
@@ -299,15 +233,6 @@ _PATTERNS = {
     language: re.compile(rf"\b({'|'.join(map(re.escape, words))}){_ENDINGS[language]}")
     for language, words in ABBREVIATIONS.items()
 }
-
-
-def expand_abbreviations(text: str, language: str) -> str:
-    """The lower-case text with the language's abbreviations, and the dot that marks them, as full words."""
-    pattern = _PATTERNS.get(language)
-    if pattern is None:
-        return text
-    words = ABBREVIATIONS[language]
-    return pattern.sub(lambda match: words[match[1]], text)
 
 
 # str.lower turns İ into an i with a dot of its own, which no vocabulary has.
@@ -325,13 +250,7 @@ def clean_text(text: str, language: str) -> str:
     """
     code = resolve_language(language)
     expanded = expand_text(text, code)
-    if code == "zh-cn":
-        return romanise_chinese(expanded)
-    if code == "ko":
-        return romanise_korean(expanded)
-    if code == "ja":
-        return romanise_japanese(expanded)
-    return expanded
+    return _romanise(expanded, code) if code in ("zh-cn", "ko", "ja") else expanded
 
 
 def expand_text(text: str, language: str) -> str:
@@ -358,6 +277,6 @@ def _expand_words(text: str, code: str) -> str:
         text = text.translate(_ARABIC_NUMBER_SIGNS)
     text = text.lower()
     text = expand_chinese(text) if code == "zh-cn" else expand_numbers(text, code)
-    text = expand_abbreviations(text, code)
-    text = expand_symbols(text, code)
-    return " ".join(text.split())
+    if code in ABBREVIATIONS:
+        text = _PATTERNS[code].sub(lambda match: ABBREVIATIONS[code][match[1]], text)
+    return " ".join(text.translate(_SYMBOLS[code]).split())

@@ -90,22 +90,9 @@ def say_hindi_money(amount: float, currency: str) -> str:
 
 
 POINT_WORDS = {
-    "en": "point",
-    "es": "punto",
-    "fr": "virgule",
-    "de": "Komma",
-    "it": "virgola",
-    "pt": "vírgula",
-    "pl": "przecinek",
-    "tr": "virgül",
-    "ru": "запятая",
-    "nl": "komma",
-    "cs": "celá",
-    "ar": "فاصلة",
-    "hu": "egész",
-    "ko": "점",
-    "hi": POINT,
-}
+    "en": "point", "es": "punto", "fr": "virgule", "de": "Komma", "it": "virgola", "pt": "vírgula", "pl": "przecinek",
+    "tr": "virgül", "ru": "запятая", "nl": "komma", "cs": "celá", "ar": "فاصلة", "hu": "egész", "ko": "점", "hi": POINT,
+}  # fmt: skip
 """Between the digits of a decimal that has to be read digit by digit."""
 
 # Between an amount and its hundredths in num2words' own sentences.

@@ -1,72 +1,43 @@
-"""Persian amounts, percentages, fractions, ordinals, telephone numbers and every other number in words.
+"""Persian amounts, dates, fractions, ordinals, telephone numbers and every other number in words.
 
-The text comes with digits 0 to 9. Each word put in has a space on both sides; spaces are tidied later."""
+Each word put in has a space on both sides; spaces are tidied later."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+
+from num2words import num2words
 
 from myxtts.text.numbers import FRACTION_SIGNS, read_fraction_sign
-from myxtts.text.persian_letters import ZWNJ
 
-UNDER_TWENTY = (
-    *("صفر", "یک", "دو", "سه", "چهار", "پنج", "شش", "هفت", "هشت", "نه"),
-    *("ده", "یازده", "دوازده", "سیزده", "چهارده", "پانزده", "شانزده", "هفده", "هجده", "نوزده"),
-)
-TENS = ("", "", "بیست", "سی", "چهل", "پنجاه", "شصت", "هفتاد", "هشتاد", "نود")
-HUNDREDS = ("", "صد", "دویست", "سیصد", "چهارصد", "پانصد", "ششصد", "هفتصد", "هشتصد", "نهصد")
-SCALES = (
-    *("", "هزار", "میلیون", "میلیارد", "تریلیون", "کوادریلیون", "کوینتیلیون"),
-    *("سکستیلیون", "سپتیلیون", "اکتیلیون", "نونیلیون", "دسیلیون"),
-)
-"""Names of the groups of three digits, from the right."""
-LONGEST_NAMED = 3 * len(SCALES)
+ZWNJ = "\u200c"
+"""The half-space: parts of one word that are not joined in writing."""
 
-_JOIN = " و "
+ZERO = "صفر"
+LONGEST_NAMED = 15
+"""Beyond it numbers have no name that everybody knows."""
 _LONGEST_FRACTION = 3
 """Decimals up to this length are said as one number, longer ones digit by digit."""
 
 
 def say_cardinal(digits: str) -> str:
     """The number that a string of digits 0 to 9 stands for; digit by digit where it has no name."""
-    significant = digits.lstrip("0")
-    if not significant:
-        return UNDER_TWENTY[0]
-    if len(significant) > LONGEST_NAMED:
+    if len(digits.lstrip("0")) > LONGEST_NAMED:
         return spell_digits(digits)
-    padded = significant.zfill(-(-len(significant) // 3) * 3)
-    groups = [int(padded[i : i + 3]) for i in range(0, len(padded), 3)]
-    words = []
-    for rank, group in zip(reversed(range(len(groups))), groups, strict=True):
-        if not group:
-            continue
-        # A thousand is just هزار, but a million is یک میلیون.
-        words.append(SCALES[1] if (group, rank) == (1, 1) else f"{_say_group(group)} {SCALES[rank]}".strip())
-    return _JOIN.join(words)
-
-
-def _say_group(value: int) -> str:
-    words = []
-    if value >= 100:
-        words.append(HUNDREDS[value // 100])
-        value %= 100
-    if value >= 20:
-        words.append(TENS[value // 10])
-        value %= 10
-    if value:
-        words.append(UNDER_TWENTY[value])
-    return _JOIN.join(words)
+    spoken: str = num2words(int(digits), lang="fa")
+    return spoken
 
 
 def spell_digits(digits: str) -> str:
     """Each digit as a word of its own."""
-    return " ".join(UNDER_TWENTY[int(digit)] for digit in digits)
+    return " ".join(map(say_cardinal, digits))
 
 
 def say_grouped(digits: str) -> str:
     """A group out of a longer code as one number, its leading zeros said: صفر نهصد و دوازده."""
     significant = digits.lstrip("0")
-    zeros = [UNDER_TWENTY[0]] * (len(digits) - len(significant))
+    zeros = [ZERO] * (len(digits) - len(significant))
     return " ".join([*zeros, say_cardinal(significant)] if significant else zeros)
 
 
@@ -132,69 +103,33 @@ _LONGEST_COUNT = 15
 _TELEPHONE_LENGTHS = range(8, 15)
 
 
-def join_thousands(text: str) -> str:
-    """The text with the separators inside 50,000 and 1.500.000 taken out."""
-
-    def join(match: re.Match[str]) -> str:
-        digits = re.sub(r"\D", "", match[0])
-        # Too long for a run of digits to be taken for a count, but its separators say that it is one.
-        return digits if len(digits) <= _LONGEST_COUNT else f" {say_cardinal(digits)} "
-
-    return _DOT_GROUPED.sub(join, _GROUPED.sub(join, text))
+def _join_thousands(match: re.Match[str]) -> str:
+    digits = re.sub(r"\D", "", match[0])
+    # Too long for a run of digits to be taken for a count, but its separators say that it is one.
+    return digits if len(digits) <= _LONGEST_COUNT else f" {say_cardinal(digits)} "
 
 
-def expand_telephones(text: str) -> str:
-    """The text with telephone and card numbers in words, in the groups they are written or usually said in."""
-    text = _CARD.sub(lambda match: _say_groups(_cut(re.sub(r"\D", "", match[0]), 4)), text)
-
-    def say(match: re.Match[str]) -> str:
-        sign, written = match.groups()
-        digits = re.sub(r"\D", "", written)
-        if len(digits) not in _TELEPHONE_LENGTHS or not (sign or written.startswith("0")):
-            return match[0]
-        first, *rest = re.findall(r"\d+", written)
-        if rest and max(map(len, [first, *rest])) <= 4:
-            groups = [first, *(pair for group in rest for pair in _cut(group, 2 if len(group) == 4 else 3))]
-        else:
-            groups = _group_telephone(digits, bool(sign))
-        return f"{' مثبت' if sign else ''}{_say_groups(groups)}"
-
-    return _TELEPHONE.sub(say, text)
+def _say_telephone(match: re.Match[str]) -> str:
+    """In the groups it is written or usually said in."""
+    sign, written = match.groups()
+    digits = re.sub(r"\D", "", written)
+    if len(digits) not in _TELEPHONE_LENGTHS or not (sign or written.startswith("0")):
+        return match[0]
+    first, *rest = re.findall(r"\d+", written)
+    if rest and max(map(len, [first, *rest])) <= 4:
+        groups = [first, *(pair for group in rest for pair in _cut(group, 2 if len(group) == 4 else 3))]
+    else:
+        groups = _group_telephone(digits, bool(sign))
+    return f"{' مثبت' if sign else ''}{_say_groups(groups)}"
 
 
-def expand_money(text: str) -> str:
-    """The text with $20.50 and 3 میلیون € in words."""
-
-    def say(match: re.Match[str]) -> str:
-        sign, number, scale = (match[1], match[2], match[3]) if match[1] else (match[6], match[4], match[5])
-        unit, hundredth = _CURRENCIES[sign]
-        whole, _, fraction = number.partition(".")
-        if hundredth and len(fraction) == 2 and not scale:
-            return f" {say_cardinal(whole)} {unit} و {say_cardinal(fraction)} {hundredth} "
-        return f" {number} {scale or ''} {unit} "
-
-    return _MONEY.sub(say, text)
-
-
-def expand_fractions(text: str) -> str:
-    """The text with ½, 3/4 and percentages in words, and 3/5 with a measure behind it as the decimal it is in Persian."""
-    text = _FRACTION_SIGN.sub(_say_fraction_sign, text)
-    text = _SLASH.sub(_say_slash, text)
-    return _PERCENTAGE.sub(lambda match: f" {match[1] or match[2]} درصد ", text)
-
-
-def expand_ordinals(text: str) -> str:
-    """The text with 5م, 30ام and 21مین in words."""
-    return _ORDINAL.sub(lambda match: f" {say_ordinal(match[1])}{match[2] or ''} ", text)
-
-
-def expand_plain_numbers(text: str) -> str:
-    """The text with every number that is left in words, ranges and signs included."""
-    text = _HYPHEN_BY_WORD.sub(" ", _RANGE.sub(_say_range, text))
-    text = _SIGN.sub(lambda match: " مثبت " if match[1] == "+" else " منفی ", text)
-    text = _CHAIN.sub(lambda match: " نقطه ".join(f" {say_grouped(part)} " for part in match[0].split(".")), text)
-    text = _DECIMAL.sub(lambda match: f" {say_decimal(match[1], match[2])} ", text)
-    return _INTEGER.sub(lambda match: f" {_say_run(match[0])} ", text)
+def _say_money(match: re.Match[str]) -> str:
+    sign, number, scale = (match[1], match[2], match[3]) if match[1] else (match[6], match[4], match[5])
+    unit, hundredth = _CURRENCIES[sign]
+    whole, _, fraction = number.partition(".")
+    if hundredth and len(fraction) == 2 and not scale:
+        return f" {say_cardinal(whole)} {unit} و {say_cardinal(fraction)} {hundredth} "
+    return f" {number} {scale or ''} {unit} "
 
 
 def _say_run(digits: str) -> str:
@@ -261,27 +196,15 @@ _YEAR_AND_MONTH = re.compile(rf"{_START}(\d{{4}})/(0[1-9]|1[0-2]){_END}")
 _TIME = re.compile(r"(?<![\w:.])([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d))?(?![\w:]|\.\d)")
 
 
-def expand_dates(text: str) -> str:
-    """The text, its digits 0 to 9, with dates in words: 1402/05/17 is هفدهم مرداد هزار و چهارصد و دو."""
-    text = _YEAR_FIRST.sub(lambda match: _say_date(match[1], match[3], match[4]) or match[0], text)
-    text = _DAY_FIRST.sub(lambda match: _say_date(match[4], match[3], match[1]) or match[0], text)
-    text = _SHORT_YEAR_FIRST.sub(lambda match: _say_date(match[1], match[2], match[3]) or match[0], text)
-    return _YEAR_AND_MONTH.sub(lambda match: _say_month(match[1], match[2]) or match[0], text)
-
-
-def expand_times(text: str) -> str:
-    """The text, its digits 0 to 9, with times of day in words: 14:30 is چهارده و سی دقیقه."""
-
-    def say(match: re.Match[str]) -> str:
-        hour, minute, second = match.groups()
-        spoken = say_cardinal(hour)
-        if int(minute):
-            spoken += f" و {say_cardinal(minute)} دقیقه"
-        if second and int(second):
-            spoken += f" و {say_cardinal(second)} ثانیه"
-        return f" {spoken} "
-
-    return _TIME.sub(say, text)
+def _say_time(match: re.Match[str]) -> str:
+    """14:30 is چهارده و سی دقیقه."""
+    hour, minute, second = match.groups()
+    spoken = say_cardinal(hour)
+    if int(minute):
+        spoken += f" و {say_cardinal(minute)} دقیقه"
+    if second and int(second):
+        spoken += f" و {say_cardinal(second)} ثانیه"
+    return f" {spoken} "
 
 
 def _say_date(year: str, month: str, day: str) -> str | None:
@@ -301,3 +224,61 @@ def _pick_months(year: int) -> tuple[str, ...] | None:
     if year < 100 or 1200 <= year < 1500:
         return JALALI_MONTHS
     return GREGORIAN_MONTHS if 1500 <= year < 2200 else None
+
+
+_BEFORE_NUMBER = {"صص": "صفحات", "ص": "صفحه", "ج": "جلد", "ش": "شماره"}
+_AFTER_YEAR = {"م": "میلادی", "ش": "شمسی", "ق": "قمری"}
+_ABBREVIATION_BEFORE = re.compile(rf"(?<![\w{ZWNJ}])({'|'.join(_BEFORE_NUMBER)}) ?[.:]? ?(?=\d)")
+_ABBREVIATION_AFTER = re.compile(rf"(?<!\d)(\d{{3,4}}) ?({'|'.join(_AFTER_YEAR)})\.(?![\w{ZWNJ}])")
+
+_UNITS = {
+    "km/h": "کیلومتر بر ساعت", "km": "کیلومتر", "cm": f"سانتی{ZWNJ}متر", "mm": f"میلی{ZWNJ}متر", "kg": "کیلوگرم",
+    "mg": f"میلی{ZWNJ}گرم", "ml": f"میلی{ZWNJ}لیتر", "gb": "گیگابایت", "mb": "مگابایت", "tb": "ترابایت", "ghz": "گیگاهرتز",
+    "mhz": "مگاهرتز", "hz": "هرتز",
+}  # fmt: skip
+_UNIT = re.compile(rf"(?<=\d) ?({'|'.join(_UNITS)})(?![\w/])")
+_DEGREE_OF_SCALE = re.compile(r"° ?([cf])(?!\w)")
+_SCALES_OF_DEGREE = {"c": f"درجه سانتی{ZWNJ}گراد", "f": "درجه فارنهایت"}
+_NUMBER_SIGN = re.compile(r"# ?(?=\d)")
+
+
+def _say_era(match: re.Match[str]) -> str:
+    stop = "" if match.string[match.end() :].strip() else "."
+    return f"{match[1]} {_AFTER_YEAR[match[2]]}{stop} "
+
+
+_RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+    # From the most specific way of writing to the least.
+    (_ABBREVIATION_BEFORE, lambda match: f"{_BEFORE_NUMBER[match[1]]} "),
+    (_ABBREVIATION_AFTER, _say_era),
+    (_YEAR_FIRST, lambda match: _say_date(match[1], match[3], match[4]) or match[0]),
+    (_DAY_FIRST, lambda match: _say_date(match[4], match[3], match[1]) or match[0]),
+    (_SHORT_YEAR_FIRST, lambda match: _say_date(match[1], match[2], match[3]) or match[0]),
+    (_YEAR_AND_MONTH, lambda match: _say_month(match[1], match[2]) or match[0]),
+    (_TIME, _say_time),
+    (_CARD, lambda match: _say_groups(_cut(re.sub(r"\D", "", match[0]), 4))),
+    (_TELEPHONE, _say_telephone),
+    (_GROUPED, _join_thousands),
+    (_DOT_GROUPED, _join_thousands),
+    (_UNIT, lambda match: f" {_UNITS[match[1]]} "),
+    (_DEGREE_OF_SCALE, lambda match: f" {_SCALES_OF_DEGREE[match[1]]} "),
+    (_NUMBER_SIGN, "شماره "),
+    (_MONEY, _say_money),
+    (_FRACTION_SIGN, _say_fraction_sign),
+    (_SLASH, _say_slash),
+    (_PERCENTAGE, lambda match: f" {match[1] or match[2]} درصد "),
+    (_ORDINAL, lambda match: f" {say_ordinal(match[1])}{match[2] or ''} "),
+    (_RANGE, _say_range),
+    (_HYPHEN_BY_WORD, " "),
+    (_SIGN, lambda match: " مثبت " if match[1] == "+" else " منفی "),
+    (_CHAIN, lambda match: " نقطه ".join(f" {say_grouped(part)} " for part in match[0].split("."))),
+    (_DECIMAL, lambda match: f" {say_decimal(match[1], match[2])} "),
+    (_INTEGER, lambda match: f" {_say_run(match[0])} "),
+)
+
+
+def expand_numbers(text: str) -> str:
+    """The lower-case text, its digits 0 to 9, with every number in words, and what is written beside one only."""
+    for pattern, words in _RULES:
+        text = pattern.sub(words, text)
+    return text

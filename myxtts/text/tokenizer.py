@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +26,7 @@ PLAIN_FORMS: Mapping[str, str] = {
     **dict.fromkeys("‐‑‒–—―−", "-"),
     **dict.fromkeys("[{", "("),
     **dict.fromkeys("]}", ")"),
-    **{
-        "…": ".",
-        "،": ",",
-        "؛": ";",
-        "؟": "?",
-        "。": ".",
-        "、": ",",
-        "，": ",",
-        "！": "!",
-        "？": "?",
-        "：": ":",
-        "；": ";",
-    },
+    **dict(zip("…،؛؟。、，！？：；", ".,;?.,,!?:;", strict=True)),
     # Marks that are not heard.
     **dict.fromkeys('“”„‟«»‹›"*_^~|\\<>¿¡', ""),
 }
@@ -168,79 +156,68 @@ def read_vocabulary(path: Path) -> dict[str, Any]:
         ) from None
     except FileError as error:
         raise VocabularyError(f"The vocabulary cannot be read. {error} {_WAY_OUT}") from error
-    problem = _find_problem(document)
+    problem = next(_list_problems(document), None)
     if problem:
         raise VocabularyError(f"{path} cannot be used as a vocabulary: {problem}. {_WAY_OUT}")
     return document
 
 
-def _find_problem(document: Any) -> str | None:
-    """What keeps a JSON document from being the vocabulary of an XTTS model.
+def _list_problems(document: dict[str, Any]) -> Iterator[str]:
+    """What keeps a JSON document from being the vocabulary of an XTTS model; only the first is sure to be true.
 
     The library is given only what passes here: much of what else its files may say takes any amount of memory, or ends in a
     panic that no caller can catch.
     """
-    model = document.get("model") if isinstance(document, dict) else None
-    added = document.get("added_tokens") if isinstance(document, dict) else None
+    model, added = document.get("model"), document.get("added_tokens")
     if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict) or not isinstance(added, list):
-        return "it is not a file of the tokenizers library, which has model.vocab and added_tokens"
+        yield "it is not a file of the tokenizers library, which has model.vocab and added_tokens"
+        return
     if model.get("type", "BPE") != "BPE" or not isinstance(model.get("merges"), list):
-        return f"its model must be BPE with merges, but is {model.get('type')!r:.80}"
-    return (
-        _find_foreign_part(document, _PARTS, "")
-        or _find_foreign_part(model, _MODEL_PARTS, "model.")
-        or _find_token_problem(model["vocab"], model.get("unk_token"))
-        or _find_added_problem(added)
-        or _find_merge_problem(model["merges"], model["vocab"])
-    )
-
-
-def _find_foreign_part(table: dict[str, Any], known: Mapping[str, Sequence[Any]], place: str) -> str | None:
-    for key, value in table.items():
-        if key not in known:
-            return f"it has {place}{key:.80}, which no vocabulary of XTTS has"
-        # By type too: to Python, True is 1.
-        if known[key] and not any(type(value) is type(each) and value == each for each in known[key]):
-            return f"{place}{key} must be {json.dumps(known[key][0])}, as XTTS has it, but is {value!r:.80}"
-    return None
-
-
-def _find_token_problem(ids: dict[str, Any], unknown: Any) -> str | None:
-    if not all(type(id) is int and 0 <= id < MAX_TEXT_TOKENS for id in ids.values()):
-        return f"an id in model.vocab is not a whole number from 0 up, below {MAX_TEXT_TOKENS}"
+        yield f"its model must be BPE with merges, but is {model.get('type')!r:.80}"
+    for table, known, place in ((document, _PARTS, ""), (model, _MODEL_PARTS, "model.")):
+        for key, value in table.items():
+            if key not in known:
+                yield f"it has {place}{key:.80}, which no vocabulary of XTTS has"
+            # By type too: to Python, True is 1.
+            elif known[key] and not any(type(value) is type(each) and value == each for each in known[key]):
+                yield f"{place}{key} must be {json.dumps(known[key][0])}, as XTTS has it, but is {value!r:.80}"
+    ids, unknown = model["vocab"], model.get("unk_token")
+    if not all(map(_is_id, ids.values())):
+        yield f"an id in model.vocab is not a whole number from 0 up, below {MAX_TEXT_TOKENS}"
     if unknown is not None and (not isinstance(unknown, str) or unknown not in ids):
-        return f"model.unk_token must be a token of model.vocab, but is {unknown!r:.80}"
+        yield f"model.unk_token must be a token of model.vocab, but is {unknown!r:.80}"
     if not all(map(_is_token, ids)):
-        return f"a token in model.vocab is not text of 1 to {MAX_TOKEN_CHARACTERS} characters"
-    return None
-
-
-def _find_added_problem(added: list[Any]) -> str | None:
-    if len(added) > MAX_ADDED_TOKENS:
-        return f"it has {len(added)} added_tokens; at most {MAX_ADDED_TOKENS} are expected"
-    for token in added:
-        if not isinstance(token, dict) or not _is_token(token.get("content")):
-            return f"an entry of added_tokens has no content, or not 1 to {MAX_TOKEN_CHARACTERS} characters"
-        content = token["content"]
-        if type(token.get("id")) is not int or not 0 <= token["id"] < MAX_TEXT_TOKENS:
-            return f"the id of the added token {content!r} is not a whole number from 0 up, below {MAX_TEXT_TOKENS}"
-        rest = token.keys() - {"content", "id"}
-        if not rest <= _ADDED_SWITCHES or not all(type(token[key]) is bool for key in rest):
-            return f"the added token {content!r} must have, beside content and id, only {', '.join(sorted(_ADDED_SWITCHES))}"
-    missing = [token for token in SPECIAL_TOKENS if token not in {each["content"] for each in added}]
-    return f"its added_tokens lack {', '.join(missing)}" if missing else None
-
-
-def _find_merge_problem(merges: list[Any], ids: dict[str, Any]) -> str | None:
-    for merge in merges:
+        yield f"a token in model.vocab is not text of 1 to {MAX_TOKEN_CHARACTERS} characters"
+    yield from _list_added_problems(added)
+    for merge in model["merges"]:
         pair = merge.split(" ") if isinstance(merge, str) else merge
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
-            return f"a merge must be two tokens, but one is {merge!r:.80}"
-        if not all(token in ids for token in (*pair, "".join(pair))):
-            return f"the merge {merge!r:.80} is of tokens that are not in model.vocab"
-    if len({type(merge) for merge in merges}) > 1:
-        return "its merges are written in two ways"
-    return None
+            yield f"a merge must be two tokens, but one is {merge!r:.80}"
+        elif not all(token in ids for token in (*pair, "".join(pair))):
+            yield f"the merge {merge!r:.80} is of tokens that are not in model.vocab"
+    if len(set(map(type, model["merges"]))) > 1:
+        yield "its merges are written in two ways"
+
+
+def _list_added_problems(added: list[Any]) -> Iterator[str]:
+    if len(added) > MAX_ADDED_TOKENS:
+        yield f"it has {len(added)} added_tokens; at most {MAX_ADDED_TOKENS} are expected"
+    for token in added:
+        if not isinstance(token, dict) or not _is_token(token.get("content")):
+            yield f"an entry of added_tokens has no content, or not 1 to {MAX_TOKEN_CHARACTERS} characters"
+            continue
+        content, rest = token["content"], token.keys() - {"content", "id"}
+        if not _is_id(token.get("id")):
+            yield f"the id of the added token {content!r} is not a whole number from 0 up, below {MAX_TEXT_TOKENS}"
+        if not rest <= _ADDED_SWITCHES or not all(type(token[key]) is bool for key in rest):
+            yield f"the added token {content!r} must have, beside content and id, only {', '.join(sorted(_ADDED_SWITCHES))}"
+    missing = [token for token in SPECIAL_TOKENS if token not in [each["content"] for each in added]]
+    if missing:
+        yield f"its added_tokens lack {', '.join(missing)}"
+
+
+def _is_id(number: Any) -> bool:
+    return type(number) is int and 0 <= number < MAX_TEXT_TOKENS
 
 
 def _is_token(text: Any) -> bool:

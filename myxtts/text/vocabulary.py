@@ -20,7 +20,7 @@ from tokenizers import Tokenizer as BpeTokenizer
 from myxtts.errors import VocabularyError
 from myxtts.files import WriteError, open_file_atomically
 from myxtts.text.normalise import clean_text, resolve_language
-from myxtts.text.persian_letters import ALPHABET as PERSIAN_ALPHABET
+from myxtts.text.persian import ALPHABET as PERSIAN_ALPHABET
 from myxtts.text.tokenizer import SPACE, START, STOP, UNKNOWN, Tokenizer, read_vocabulary
 
 Pair = tuple[str, str]

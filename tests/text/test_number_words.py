@@ -22,17 +22,11 @@ from myxtts.text.numbers import (
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (0, "शून्य"),
-        (5, "पाँच"),
-        (19, "उन्नीस"),
-        (79, "उनासी"),
-        (99, "निन्यानवे"),
-        (100, "एक सौ"),
-        (1984, "एक हज़ार नौ सौ चौरासी"),
-        (100000, "एक लाख"),
+        (0, "शून्य"), (5, "पाँच"), (19, "उन्नीस"), (79, "उनासी"), (99, "निन्यानवे"), (100, "एक सौ"),
+        (1984, "एक हज़ार नौ सौ चौरासी"), (100000, "एक लाख"),
         (12345678, "एक करोड़ तेईस लाख पैंतालीस हज़ार छह सौ अठहत्तर"),
     ],
-)
+)  # fmt: skip
 def test_hindi_cardinals(value, words):
     assert say_cardinal(value) == words
 
@@ -59,17 +53,10 @@ def test_hindi_cardinals_can_be_read_back(value):
 @pytest.mark.parametrize(
     ("digits", "words"),
     [
-        ("0", "nultý"),
-        ("3", "třetí"),
-        ("20", "dvacátý"),
-        ("21", "dvacátý první"),
-        ("100", "stý"),
-        ("125", "sto dvacátý pátý"),
-        ("1000", "tisící"),
-        ("1989", "tisíc devětset osmdesátý devátý"),
-        ("5000", "pět tisící"),
+        ("0", "nultý"), ("3", "třetí"), ("20", "dvacátý"), ("21", "dvacátý první"), ("100", "stý"), ("1000", "tisící"),
+        ("125", "sto dvacátý pátý"), ("1989", "tisíc devětset osmdesátý devátý"), ("5000", "pět tisící"),
     ],
-)
+)  # fmt: skip
 def test_czech_ordinals(digits, words):
     assert say_ordinal(digits, "", "cs") == words
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from myxtts.text import Tokenizer, VocabularyError, extend_vocabulary, train_vocabulary
-from myxtts.text.persian_letters import ALPHABET
+from myxtts.text.persian import ALPHABET
 from myxtts.text.vocabulary import merge_symbols
 
 PERSIAN = [
