@@ -1,15 +1,10 @@
 """The three mel spectrograms of XTTS, batched, on the device they are called on.
 
-Each row is a function of its clip alone, to the last bit on a CPU: neighbours, their number and the padding behind a clip
-never reach it. Two choices make that so. The Fourier transform works frame by frame (`rfft`, whose bits were found not to
-depend on the batch; a matrix product instead costs three times as much), and the mel projection goes through
-`multiply_in_tiles`.
+Each row is a function of its clip alone, to the last bit on a CPU: the Fourier transform works frame by frame (`rfft`, whose bits were
+found not to depend on the batch), and the mel projection goes through `multiply_in_tiles`. `mel_norms` are the checkpoint's, one
+positive number per band.
 
-`mel_norms` are the checkpoint's, one positive number per band, as an array: constants of the graph.
-
-Shapes: B clips, S samples, T frames, M mel bands. Frame t is centred on sample t * hop; a clip of n samples has
-1 + n // hop frames.
-"""
+Shapes: B clips, S samples, T frames, M mel bands. Frame t is centred on sample t * hop; a clip of n samples has 1 + n // hop frames."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A recording from its file: header, samples, and why not. Every clip is decoded here, except plain wav in tf.data's graph
-(`data/loading_tf.py`)."""
+"""A recording from its file: header, samples, and why not. Every clip is decoded here, except plain wav in tf.data's graph.
+
+Some bytes are looked at beforehand, where libsndfile would keep quiet: it shortens a cut-off wav without a word, and ends an Ogg
+stream at its first flipped bit. Each would put half a recording under its full text."""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from io import BytesIO, FileIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import soundfile
@@ -24,11 +26,6 @@ from myxtts.errors import CONVERT, COPY, REPLACE, ClipError, DropReason
 from myxtts.files import FileError, MissingFileError, open_file
 from myxtts.units import SAMPLE_RATE_HZ
 
-# Of the bytes of a file, where libsndfile would keep quiet: it shortens a cut-off wav without a word, ends an Ogg stream at its first
-# flipped bit, and guesses the length of an MP3 that has no index. Each would put half a recording under its full text.
-
-HEAD_BYTES = 16
-
 PLAIN_SAMPLE_BYTES = 2
 PLAIN_SCALE = np.float32(2.0**-15)
 PLAIN_HEAD = struct.pack(
@@ -38,13 +35,13 @@ PLAIN_HEAD = struct.pack(
 PLAIN_SIZE = slice(4, 8)
 """Where the dots are."""
 
+HEAD_BYTES = 24
 _FOREIGN_FORMATS = {
     (0, b"\x1aE\xdf\xa3"): "WebM or Matroska",
     (0, b"0&\xb2u"): "Windows Media",
     (0, b"#!AMR"): "AMR",
     (4, b"ftyp"): "MPEG-4 (AAC or ALAC)",
 }
-_MPEG_IN_RIFF = 0x55
 
 # Recorders that write to a pipe cannot know the length: they claim the largest one of 32 bits, or nearly that.
 _UNKNOWN_LENGTH = 0x7FFFF000
@@ -53,15 +50,8 @@ _OGG_LAST_PAGE_FLAG = 0x04
 _OGG_HEADER_BYTES = 27
 _OGG_MAX_PAGE_BYTES = _OGG_HEADER_BYTES + 255 + 255 * 255
 
-_ID3_HEADER_BYTES = 10
-_KBITS_MPEG1 = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
-_KBITS_MPEG2 = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
-_RATES_HZ = {3: (44100, 48000, 32000), 2: (22050, 24000, 16000), 0: (11025, 12000, 8000)}
-_MPEG1 = 3
 
-
-@dataclass(frozen=True, slots=True)
-class OggPage:
+class OggPage(NamedTuple):
     """What the header of an Ogg page says."""
 
     ends_stream: bool
@@ -70,25 +60,10 @@ class OggPage:
     """Samples up to the end of this page, on the codec's clock (the sample rate; always 48 kHz for Opus)."""
 
 
-def name_foreign_format(head: bytes) -> str | None:
-    """The name of a well-known sound format that libsndfile does not read, or None."""
-    for (offset, magic), name in _FOREIGN_FORMATS.items():
-        if head[offset:].startswith(magic):
-            return name
-    return None
-
-
-def may_hold_mpeg(file: FileIO, head: bytes) -> bool:
-    """Whether libsndfile may hand this file to its MP3 decoder."""
-    if head.startswith((b"fLaC", b"OggS", b"FORM")):
-        return False
-    if not head.startswith((b"RIFF", b"RF64", b"RIFX")):
-        return True
-    chunk = find_chunk(file, head, b"fmt ")
-    if chunk is None:
-        return True
-    file.seek(chunk[0])
-    return int.from_bytes(file.read(2), "little") == _MPEG_IN_RIFF
+def may_hold_mpeg(head: bytes) -> bool:
+    """Whether libsndfile may hand a file that begins so to its MP3 decoder."""
+    is_other_wav = head.startswith((b"RIFF", b"RF64")) and head[12:16] == b"fmt " and head[20:22] != b"\x55\0"
+    return not is_other_wav and not head.startswith((b"fLaC", b"OggS", b"FORM"))
 
 
 def is_plain(content: bytes) -> bool:
@@ -126,16 +101,13 @@ def find_chunk(file: BinaryIO | FileIO, head: bytes, wanted: bytes) -> tuple[int
 
 
 def count_missing_bytes(file: FileIO, head: bytes) -> int:
-    """How many bytes of sound a wav or AIFF file promises beyond its end; 0 when whole, unknown, or another format."""
-    if head.startswith((b"RIFF", b"RIFX")):
-        chunk = find_chunk(file, head, b"data")
-    elif head.startswith(b"FORM"):
-        chunk = find_chunk(file, head, b"SSND")
-    else:
-        return 0
+    """How many bytes of sound a wav or AIFF file promises beyond its end, which libsndfile says nothing about; 0 when whole,
+    unknown, or another format."""
+    wanted = {b"RIFF": b"data", b"RIFX": b"data", b"FORM": b"SSND"}.get(head[:4])
+    chunk = find_chunk(file, head, wanted) if wanted else None
     if chunk is None or chunk[1] >= _UNKNOWN_LENGTH:
         return 0
-    return max(0, chunk[0] + chunk[1] - os.fstat(file.fileno()).st_size)
+    return max(0, sum(chunk) - os.fstat(file.fileno()).st_size)
 
 
 def find_last_ogg_page(file: FileIO, head: bytes) -> OggPage | None:
@@ -153,57 +125,14 @@ def find_last_ogg_page(file: FileIO, head: bytes) -> OggPage | None:
     return OggPage(ends_stream=is_whole and bool(flags & _OGG_LAST_PAGE_FLAG), granule=granule)
 
 
-def count_mpeg_samples(file: FileIO) -> int | None:
-    """The samples per channel of an MP3 without an index, by walking its frames; None when it has an index.
-
-    libsndfile takes the length of such a file from its first frame's bit rate, which is wrong when the rate varies.
-    """
-    position = _skip_id3(file)
-    samples = 0
-    while True:
-        file.seek(position)
-        header = file.read(4)
-        frame = _measure_mpeg_frame(header)
-        if frame is None:
-            return samples
-        frame_bytes, frame_samples = frame
-        if samples == 0:
-            content = file.read(frame_bytes - 4)
-            if any(tag in content for tag in (b"Xing", b"Info", b"VBRI")):
-                return None
-        position += frame_bytes
-        samples += frame_samples
-
-
-def _skip_id3(file: FileIO) -> int:
-    file.seek(0)
-    header = file.read(_ID3_HEADER_BYTES)
-    if not header.startswith(b"ID3") or len(header) < _ID3_HEADER_BYTES:
-        return 0
-    # Seven bits per byte.
-    size = 0
-    for byte in header[6:]:
-        size = size << 7 | byte & 0x7F
-    return _ID3_HEADER_BYTES + size
-
-
-def _measure_mpeg_frame(header: bytes) -> tuple[int, int] | None:
-    """Bytes and samples of the layer III frame that starts with these four bytes, or None when none does."""
-    if len(header) < 4 or header[0] != 0xFF or header[1] & 0xE6 != 0xE2:
-        return None
-    version, rate_index, kbit_index = header[1] >> 3 & 3, header[2] >> 2 & 3, header[2] >> 4
-    if version not in _RATES_HZ or rate_index == 3 or kbit_index in (0, 15):
-        return None
-    kbits = (_KBITS_MPEG1 if version == _MPEG1 else _KBITS_MPEG2)[kbit_index]
-    samples = 1152 if version == _MPEG1 else 576
-    return samples * kbits * 125 // _RATES_HZ[version][rate_index] + (header[2] >> 1 & 1), samples
-
-
 RATES_HZ = range(1_000, 768_001)
 """Beyond these a header is damaged."""
 
 MPEG_SLACK_FRAMES = 2 * 1152
 """MP3 encoders disagree by a block or two on how many samples a file has."""
+
+MPEG_TAG_BYTES = 512
+"""What may follow the sound of an MP3."""
 
 OGG_SLACK_SECONDS = 0.1
 """The start of an Opus stream is decoded and thrown away, but counted in its pages."""
@@ -240,9 +169,9 @@ class OpenClip:
     file: FileIO
     """The descriptor that `sound` reads through: its position tells how far decoding came."""
 
-    def is_read_up(self) -> bool:
-        """Whether every byte of the file was taken."""
-        return self.file.tell() >= os.fstat(self.file.fileno()).st_size
+    def count_unread_bytes(self) -> int:
+        """Bytes of the file that nothing was decoded from."""
+        return max(0, os.fstat(self.file.fileno()).st_size - self.file.tell())
 
 
 @contextmanager
@@ -256,16 +185,14 @@ def open_clip(path: Path) -> Iterator[OpenClip]:
         if missing:
             text = f"is cut off: its header promises {missing} more bytes of sound than the file has. {COPY}"
             raise ClipError(path, DropReason.TRUNCATED, text)
-        is_mpeg = may_hold_mpeg(file, head)
-        mpeg_frames = count_mpeg_samples(file) if is_mpeg else None
         last_page = find_last_ogg_page(file, head)
         file.seek(0)
         with (
-            drop_lines(MPG123_REMARKS) if is_mpeg else nullcontext(),
+            drop_lines(MPG123_REMARKS) if may_hold_mpeg(head) else nullcontext(),
             _open_sound(path, file, head, last_page) as sound,
         ):
             info = ClipInfo(path, sound.frames, sound.samplerate, sound.channels, sound.format, sound.subtype)
-            _check_header(info, mpeg_frames, last_page)
+            _check_header(info, last_page)
             yield OpenClip(info, sound, file)
 
 
@@ -287,7 +214,7 @@ def _open_sound(path: Path, file: FileIO, head: bytes, last_page: OggPage | None
     try:
         return soundfile.SoundFile(file.fileno(), closefd=False)
     except soundfile.LibsndfileError as error:
-        foreign = name_foreign_format(head)
+        foreign = next((name for (at, magic), name in _FOREIGN_FORMATS.items() if head.startswith(magic, at)), None)
         if foreign:
             text = f"must be wav, flac, ogg or mp3, but is {foreign}. {CONVERT}"
             raise ClipError(path, DropReason.UNSUPPORTED, text) from None
@@ -298,16 +225,12 @@ def _open_sound(path: Path, file: FileIO, head: bytes, last_page: OggPage | None
         raise ClipError(path, DropReason.CORRUPT, text) from None
 
 
-def _check_header(info: ClipInfo, mpeg_frames: int | None, last_page: OggPage | None) -> None:
+def _check_header(info: ClipInfo, last_page: OggPage | None) -> None:
     if info.rate_hz not in RATES_HZ:
         text = f"must have a rate of {RATES_HZ[0]} to {RATES_HZ[-1]} Hz, but its header says {info.rate_hz}. {REPLACE}"
         raise ClipError(info.path, DropReason.CORRUPT, text)
     if info.frames >= _UNKNOWN_FRAMES:
         text = f"must say how long it is, but was written to a pipe, without a length. {CONVERT}"
-        raise ClipError(info.path, DropReason.UNSUPPORTED, text)
-    if mpeg_frames is not None and mpeg_frames > info.frames + MPEG_SLACK_FRAMES:
-        seconds = f"{info.seconds:.2f} of {mpeg_frames / info.rate_hz:.2f} s"
-        text = f"is an MP3 of varying bit rate without an index: it would be cut to {seconds}. {CONVERT}"
         raise ClipError(info.path, DropReason.UNSUPPORTED, text)
     if last_page is not None:
         # A page of which one bit has flipped fails its checksum, and libsndfile ends the stream there.
@@ -365,9 +288,10 @@ def read_clip(
 def read_clip_into(path: str, row: NDArray[np.float32]) -> int:
     """Fill the beginning of a row with the samples of a file, as `read_clip` gives them; how many there are.
 
-    Of more than the row takes, the rest is left out. Raises `ClipError` as `read_clip` does, `FileError` and `OSError`.
+    Of more than the row takes, the rest is left out. Raises `ClipError` as `read_clip` does.
     """
-    samples = _read_plain(path)
+    with _name_read_errors(Path(path)):
+        samples = _read_plain(path)
     if samples is not None and len(samples) <= len(row):
         np.multiply(samples, PLAIN_SCALE, out=row[: len(samples)])
         return len(samples)
@@ -446,11 +370,17 @@ def _average_channels(block: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def _check_decoded(clip: OpenClip, frames: int, failure: str) -> None:
     info = clip.info
-    slack = MPEG_SLACK_FRAMES if "MPEG" in info.encoding else 0
-    if not failure and frames > 0 and info.frames - frames <= slack:
+    is_mpeg, unread_bytes = "MPEG" in info.encoding, clip.count_unread_bytes()
+    if not failure and frames > 0 and info.frames - frames <= (MPEG_SLACK_FRAMES if is_mpeg else 0):
+        # The length of an MP3 without an index is guessed from its first frame's bit rate, and nothing is decoded beyond it.
+        if is_mpeg and unread_bytes > MPEG_TAG_BYTES:
+            begin = os.pread(clip.file.fileno(), 1 << 16, 0)
+            if not any(index in begin for index in (b"Xing", b"Info", b"VBRI")):
+                text = f"is an MP3 of varying bit rate without an index: it would be cut to {info.seconds:.2f} s. {CONVERT}"
+                raise ClipError(info.path, DropReason.UNSUPPORTED, text)
         return
     why = f" ({failure})" if failure else ""
-    if clip.is_read_up():
+    if not unread_bytes:
         text = f"is cut off{why}: its header promises {info.frames} samples, {frames} could be decoded. {COPY}"
         raise ClipError(info.path, DropReason.TRUNCATED, text)
     text = f"is damaged{why}: {frames} of {info.frames} samples could be decoded. {REPLACE}"

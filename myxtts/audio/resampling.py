@@ -1,13 +1,9 @@
 """Other sample rates, as the XTTS reference computes them: a sinc lowpass under a Hann window.
 
-Reduced to lowest terms, `from_hz` to `to_hz` is `down` to `up`: every `down` input samples give `up` output samples, and
-each of those has its own set of filter taps. A block of one or more such periods is therefore a matrix product. Most of
-that matrix is zero, so it is kept as bands: groups of neighbouring outputs and the inputs they can hear.
-
-Which method when: the exact form for every ratio whose kernel the reference can hold, which are all the usual rates; it is
-also the faster one there. Only ratios such as 22051 to 22050, for which the reference would need gigabytes, are left to
-soxr.
-"""
+Reduced to lowest terms, `from_hz` to `to_hz` is `down` to `up`: every `down` input samples give `up` output samples, each with its
+own filter taps. A block of such periods is a matrix product; most of the matrix is zero, so it is kept as bands: groups of
+neighbouring outputs and the inputs they can hear. Only ratios such as 22051 to 22050, for which the reference would need
+gigabytes, are left to soxr."""
 
 from __future__ import annotations
 

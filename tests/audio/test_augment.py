@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.audio.augment import SPEED_STEPS, AugmentDraws, AugmentSettings, draw_augmentation
-from myxtts.audio.on_device import add_noise, augment_wav, change_speed, make_noise, mask_mel
+from myxtts.audio.augment import (
+    SPEED_STEPS,
+    AugmentDraws,
+    AugmentSettings,
+    Purpose,
+    choose_evaluation_slices,
+    draw_augmentation,
+    draw_integers,
+    draw_slices,
+    draw_words,
+)
+from myxtts.audio.on_device import add_noise, augment_wav, change_speed, cut_slices, make_noise, mask_mel
 
 OFF = AugmentSettings()
 ALL_ON = AugmentSettings(gain_db=6.0, noise_db=-40.0, speed_change=0.1, frame_masks=2, band_masks=2)
@@ -125,16 +136,47 @@ def test_a_mask_longer_than_the_clip_is_cut_to_it() -> None:
     assert masked[4:].all()
 
 
-def test_draws_enter_a_graph_as_arguments() -> None:
-    @tf.function
-    def augment(wav: tf.Tensor, lengths: tf.Tensor, draws: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-        return augment_wav(wav, lengths, ALL_ON, AugmentDraws(**draws))
+def test_draws_are_the_same_for_ever_and_every_part_of_their_key_counts() -> None:
+    words = draw_words(1, 2, [3, -4], Purpose.GAIN, 2)
+    assert words.tolist() == [
+        [4252809006740281357, 3604484933098771104],
+        [9523093161614383503, 9446724450717765042],
+    ]
+    purposes = (Purpose.GAIN, Purpose.SPEED)
+    keys = list(itertools.product((0, 1, 2**63 - 1), (0, 1), (0, 1, 2**40), purposes))
+    assert len({draw_words(seed, epoch, [sample], purpose)[0, 0] for seed, epoch, sample, purpose in keys}) == len(keys)
 
-    for sample in (1, 2):
-        draws = draw(ALL_ON, sample)
-        arrays = {name: tf.constant(value) for name, value in dataclasses.asdict(draws).items()}
-        wav, lengths = tf.constant(make_wav(1, 1500)), tf.constant([1500])
-        output, _ = augment(wav, lengths, arrays)
-        expected, _ = augment_wav(wav, lengths, ALL_ON, draws)
-        np.testing.assert_allclose(output, expected, atol=1e-6)
-    assert augment.experimental_get_tracing_count() == 1
+
+def test_integers_are_spread_evenly_over_their_limits() -> None:
+    numbers = draw_integers(0, 0, np.arange(6000), Purpose.SLICE_START, 3, 8)[:, 0]
+    counts = np.bincount(numbers, minlength=9)
+    assert not counts[:3].any()
+    assert np.all(np.abs(counts[3:] - 1000) < 120)
+    own = draw_integers(0, 0, [1, 2, 3], Purpose.SLICE_START, 0, np.array([[0], [5], [0]]))
+    assert own[0, 0] == own[2, 0] == 0
+
+
+def test_a_slice_is_half_of_a_short_clip_and_depends_on_seed_epoch_and_sample_only() -> None:
+    clips = np.array([11025, 50001, 66149])
+    slices = draw_slices(clips, seed=1, epoch=2, sample_ids=[7, 8, 9])
+    np.testing.assert_array_equal(slices.lengths, clips // 2)
+    assert np.all(slices.starts + slices.lengths <= clips)
+    clips = np.array([200000, 210000, 220000])
+    together = draw_slices(clips, seed=3, epoch=4, sample_ids=[10, 20, 30])
+    alone = draw_slices(clips[1:2], seed=3, epoch=4, sample_ids=[20])
+    assert (alone.starts[0], alone.lengths[0]) == (together.starts[1], together.lengths[1])
+    for other in ({"seed": 4, "epoch": 4}, {"seed": 3, "epoch": 5}):
+        assert np.all(draw_slices(clips, **other, sample_ids=[10, 20, 30]).starts != together.starts)
+    validation = choose_evaluation_slices([200000, 99225, 99224])
+    assert (validation.starts.tolist(), validation.lengths.tolist()) == ([0, 0, 0], [99225, 99225, 49612])
+
+
+def test_slices_are_cut_out_and_padded_with_zeros() -> None:
+    wav = make_wav(3, 1000)
+    starts, lengths = np.int32([0, 990, 300]), np.int32([400, 10, 0])
+    cut = tf.function(lambda w, s, n: cut_slices(w, s, n, samples=400))(wav, starts, lengths).numpy()
+    assert cut.shape == (3, 400)
+    np.testing.assert_array_equal(cut[0], wav[0, :400])
+    np.testing.assert_array_equal(cut[1, :10], wav[1, 990:])
+    assert not cut[1, 10:].any()
+    assert not cut[2].any()

@@ -100,7 +100,7 @@ def test_an_mp3_of_varying_rate_without_index_is_not_cut_short(tmp_path: Path) -
     # Otherwise this file shows nothing: libsndfile must be wrong about it.
     assert abs(soundfile.info(path).frames - 2 * RATE_HZ) > 5000
     with pytest.raises(ClipError, match="without an index") as caught:
-        inspect_clip(path)
+        check_clip(path)
     assert caught.value.reason is DropReason.UNSUPPORTED
 
 
