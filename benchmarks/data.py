@@ -37,7 +37,7 @@ from myxtts.data.loaders import (
     choose_read_ahead,
     choose_readers,
     explain_no_native_loading,
-    start_engine,
+    open_engine,
 )
 from myxtts.data.run_data import RunData, collect_run_data
 from myxtts.data.sampler import IndexSampler, Position, follow_position
@@ -224,8 +224,10 @@ def read_by_engine(maker: CorpusBatches, engine: Engine, data: DataConfig, ahead
     """Our reader, as a run uses it."""
     report = DropReport(lines=len(maker.corpus), kept_seconds=maker.corpus.total_seconds)
     position = Position(0)
+    readers = 0 if engine is Engine.HERE else max(1, choose_readers(data))
+    chosen = data.model_copy(update={"use_tf_native_loading": engine is Engine.NATIVE, "num_workers": readers})
     with (
-        start_engine(engine, data, ahead) as started,
+        open_engine(chosen, [maker.corpus], ahead) as started,
         BatchReader(maker, started, depth=ahead.depth, report=report) as reader,
     ):
         while True:

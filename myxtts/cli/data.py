@@ -63,7 +63,6 @@ def run(arguments: argparse.Namespace) -> int:
         facts = {
             **asdict(overview),
             "plan": [asdict(bucket) for bucket in overview.plan.buckets],
-            "linked": result.linked,
             "report": result.drops.to_json(),
             "validation": None if validation is None else validation.drops.to_json(),
         }

@@ -1,17 +1,15 @@
 """The finite set of batch shapes of a corpus, chosen so that little of a batch is padding.
 
-Clips are grouped by length; every group (bucket) has one shape: so many clips, so many samples, so many text tokens.
-The shapes follow from the clips' lengths alone, so the same corpus gives the same shapes everywhere.
-
-Within an epoch, clips that do not fill a batch of their bucket move on to the next longer one, where they fit with more
-padding. So exactly one batch of an epoch can be short; its missing rows are empty and count nothing.
-"""
+Clips are grouped by length; every group (bucket) has one shape, which follows from the clips' lengths alone. Within an epoch, clips
+that do not fill a batch of their bucket move on to the next longer one, where they fit with more padding. So exactly one batch of an
+epoch can be short; its missing rows are empty and count nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +42,7 @@ _USUAL_SHARE = 0.95
 """A bucket's text length is expected to hold this share of its clips."""
 
 
-@dataclass(frozen=True, eq=False)
-class LengthTable:
+class LengthTable(NamedTuple):
     """How many clips there are of each pair of rounded-up lengths."""
 
     samples: NDArray[np.int64]
@@ -99,10 +96,7 @@ def choose_token_edges(
     """A text length for each audio length, and perhaps one more bucket for the longest texts.
 
     Text lengths rise with the audio's. A clip whose text is too long for its bucket moves to a longer one: that is
-    cheaper than padding every text of the bucket to the longest.
-
-    Returns:
-        Audio and text lengths of the buckets, of equal number.
+    cheaper than padding every text of the bucket to the longest. Gives audio and text lengths, of equal number.
     """
     longest = int(table.tokens[-1])
     audio_positions = sample_edges / SAMPLES_PER_CODE
@@ -158,17 +152,16 @@ class PaddingWaste:
 
     @property
     def audio_share(self) -> float:
-        """Share of the samples that are padding, 0 to 1."""
+        """Of padding, as the other shares, 0 to 1."""
         return 1 - self.samples / self.padded_samples
 
     @property
     def text_share(self) -> float:
-        """Share of the text tokens that are padding, 0 to 1."""
         return 1 - self.tokens / self.padded_tokens
 
     @property
     def sequence_share(self) -> float:
-        """Share of the model's sequence (audio codes and text tokens) that is padding, 0 to 1."""
+        """In the model's sequence of audio codes and text tokens."""
         computed = self.padded_samples / SAMPLES_PER_CODE + self.padded_tokens
         return 1 - (self.samples / SAMPLES_PER_CODE + self.tokens) / computed
 
@@ -185,7 +178,6 @@ class BucketPlan:
 
     @cached_property
     def batches_per_epoch(self) -> int:
-        """How many batches every clip of the corpus makes, once through."""
         return sum(self.batches_of_bucket)
 
 
@@ -304,11 +296,9 @@ def format_plan(plan: BucketPlan) -> str:
             f"{number:>6}  {bucket.rows:>11}  {bucket.samples / SAMPLE_RATE_HZ:>8.2f}  {bucket.samples:>9}  "
             f"{bucket.tokens:>6}  {batches:>13}"
         )
-    waste = plan.waste
-    shapes = "shape" if len(plan.buckets) == 1 else "shapes"
-    batches_word = "batch" if plan.batches_per_epoch == 1 else "batches"
+    waste, shapes, total = plan.waste, len(plan.buckets), plan.batches_per_epoch
     lines.append(
-        f"{len(plan.buckets)} {shapes}, {plan.batches_per_epoch} {batches_word} per epoch; padding: "
+        f"{shapes} shape{'s' * (shapes != 1)}, {total} batch{'es' * (total != 1)} per epoch; padding: "
         f"{waste.audio_share:.1%} of the audio, {waste.text_share:.1%} of the text, {waste.sequence_share:.1%} of the sequence."
     )
     return "\n".join(lines)

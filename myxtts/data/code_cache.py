@@ -1,13 +1,8 @@
 """Codes of clips, made once: all of them in memory, and with a folder also in files that other runs find.
 
-    codes/
-        5f0c1a2b3c4d5e6f/                what the codes depend on besides their clips, as a digest ...
-            key.json                     ... and in words
-            codes-128-9f86d081....npz    128 clips; the digest of the file
-
-Files are kept as those of `index` are. A second of speech is 21.5 codes of two bytes: a thousand hours are 155 MB.
-Whether they are kept, and where, is decided in `pipeline/codes.py`.
-"""
+In `codes/5f0c1a2b3c4d5e6f/`, a digest of what the codes depend on besides their clips, `key.json` says that in words, and a
+file such as `codes-128-9f86d081....npz` holds the codes of 128 clips. Files are kept as those of `index` are. A second of
+speech is 21.5 codes of two bytes: a thousand hours are 155 MB. Whether they are kept, and where, `pipeline/codes.py` decides."""
 
 from __future__ import annotations
 
@@ -51,7 +46,9 @@ MEMORY_SHARE = 0.5
 _KEY_NAME = "key.json"
 _FILE_NAME = re.compile(r"codes-([0-9]{1,12})-[0-9a-f]{32}\.npz")
 _FILE_BYTES = 1 << 30
-_MEMBERS: dict[str, np.dtype[Any]] = {"ids.npy": np.dtype("<u8"), "lengths.npy": np.dtype("<i4"), "codes.npy": DTYPE}
+_ENTRY_BYTES = 300
+"""That Python needs to find the codes of a clip, beside them."""
+_TYPES = {"ids": np.dtype("<u8"), "lengths": np.dtype("<i4"), "codes": DTYPE}
 
 
 class CacheFolderError(MachineError):
@@ -109,11 +106,11 @@ def list_kept_codes(directory: Path) -> list[KeptCodes]:
         folders = [entry for entry in sorted(directory.iterdir()) if (entry / _KEY_NAME).is_file()]
     except FileNotFoundError:
         return []
-    kept: list[KeptCodes] = []
-    for folder in folders:
-        names = (_FILE_NAME.fullmatch(path.name) for path in folder.iterdir())
-        kept.append(KeptCodes(folder, _read_key(folder) or {}, sum(int(found[1]) for found in names if found)))
-    return kept
+    files = {folder: [_FILE_NAME.fullmatch(path.name) for path in folder.iterdir()] for folder in folders}
+    return [
+        KeptCodes(folder, _read_key(folder) or {}, sum(int(name[1]) for name in names if name))
+        for folder, names in files.items()
+    ]
 
 
 def read_free_disk_bytes(folder: Path) -> int:
@@ -140,13 +137,19 @@ class CodeCache:
         self._folder = None if directory is None else _open_folder(directory, key)
         self._room_bytes = int(read_free_memory_bytes() * MEMORY_SHARE)
         self._is_full = False
-        self._chunks: list[Codes] = []
-        # Sorted by the first word of their ids: where each clip's codes lie.
-        self._ids: ClipIds = np.zeros((0, 2), np.uint64)
-        self._places = np.zeros((0, 3), np.int64)
-        self._new: dict[bytes, Codes] = {}
+        self._codes: dict[bytes, Codes] = {}
+        self._unsaved: list[bytes] = []
         self._saved_at = time.monotonic()
-        self._load_files()
+        if self._folder is not None:
+            recover_folder(self._folder)
+        for path in sorted(self._folder.iterdir()) if self._folder else ():
+            if _FILE_NAME.fullmatch(path.name):
+                part = _read_file(path)
+                if part is None:
+                    _log.warning("%s is damaged: the codes in it are made anew. It can be removed.", path)
+                else:
+                    ids, lengths, codes = part
+                    self._codes.update(zip(map(bytes, ids), np.split(codes, np.cumsum(lengths)[:-1]), strict=True))
 
     def __enter__(self) -> CodeCache:
         return self
@@ -155,28 +158,26 @@ class CodeCache:
         self.save()
 
     def __len__(self) -> int:
-        return len(self._ids) + len(self._new)
+        return len(self._codes)
 
     def get_many(self, ids: ClipIds) -> list[Codes | None]:
         """The codes of each clip, read-only, or None where they are not there."""
-        found = [self._new.get(each.tobytes()) for each in np.ascontiguousarray(ids)]
-        if len(self._ids):
-            rows = np.minimum(np.searchsorted(self._ids[:, 0], ids[:, 0]), len(self._ids) - 1)
-            for place in np.flatnonzero((self._ids[rows] == ids).all(axis=1)).tolist():
-                chunk, start, length = self._places[rows[place]].tolist()
-                found[place] = self._chunks[chunk][start : start + length]
+        found = [self._codes.get(bytes(clip)) for clip in ids]
         hits = sum(codes is not None for codes in found)
         self.hits, self.misses = self.hits + hits, self.misses + len(found) - hits
         return found
 
     def put_many(self, ids: ClipIds, codes: Sequence[NDArray[np.integer[Any]]]) -> None:
         """Keeps codes of clips that are not there yet; on the disk from time to time."""
-        for clip, own in zip(np.ascontiguousarray(ids), codes, strict=True):
+        for clip, own in zip(map(bytes, ids), codes, strict=True):
+            if clip in self._codes:
+                continue
             kept = own.astype(DTYPE)
             kept.flags.writeable = False
-            self._room_bytes -= kept.nbytes
+            self._room_bytes -= kept.nbytes + _ENTRY_BYTES
             if self._room_bytes >= 0:
-                self._new.setdefault(clip.tobytes(), kept)
+                self._codes[clip] = kept
+                self._unsaved.append(clip)
             elif not self._is_full:
                 self._is_full = True
                 _log.info(
@@ -188,17 +189,17 @@ class CodeCache:
     def save(self) -> None:
         """Writes what is new to the disk, if there is a folder. May be called at any time."""
         self._saved_at = time.monotonic()
-        if self._folder is None or not self._new:
+        if self._folder is None or not self._unsaved:
             return
-        ids = np.frombuffer(b"".join(self._new), "<u8").reshape(-1, 2)
-        lengths = np.array([len(codes) for codes in self._new.values()], "<i4")
+        new = [self._codes[clip] for clip in self._unsaved]
+        ids = np.frombuffer(b"".join(self._unsaved), "<u8").reshape(-1, 2)
+        lengths, codes = np.array(list(map(len, new)), "<i4"), np.concatenate(new)
         content = io.BytesIO()
-        np.savez(content, ids=ids, lengths=lengths, codes=np.concatenate(list(self._new.values())))
-        blob = content.getvalue()
+        np.savez(content, ids=ids, lengths=lengths, codes=codes)
         try:
-            if read_free_disk_bytes(self._folder) < len(blob):
+            if read_free_disk_bytes(self._folder) < content.getbuffer().nbytes:
                 raise OSError(f"less than {DISK_RESERVE_BYTES >> 20} MB would be left on the disk")
-            write_named(self._folder, f"codes-{len(ids)}", ".npz", blob)
+            write_named(self._folder, f"codes-{len(ids)}", ".npz", content.getbuffer())
         except (OSError, WriteError) as error:
             if self.write_problem is None:
                 _log.warning(
@@ -207,32 +208,7 @@ class CodeCache:
             self.write_problem = str(error)
             return
         self.write_problem = None
-        self._add(ids, lengths, np.concatenate(list(self._new.values())))
-        self._new.clear()
-
-    def _load_files(self) -> None:
-        if self._folder is None:
-            return
-        recover_folder(self._folder)
-        for path in sorted(self._folder.iterdir()):
-            if not _FILE_NAME.fullmatch(path.name):
-                continue
-            part = _read_file(path)
-            if part is None:
-                _log.warning("%s is damaged: the codes in it are made anew. It can be removed.", path)
-                continue
-            self._add(*part)
-
-    def _add(self, ids: ClipIds, lengths: NDArray[np.int32], codes: Codes) -> None:
-        """Codes that lie behind each other, to those that can be found."""
-        codes.flags.writeable = False
-        ends = np.cumsum(lengths, dtype=np.int64)
-        places = np.stack([np.full(len(ids), len(self._chunks)), ends - lengths, lengths], axis=1)
-        self._chunks.append(codes)
-        joined, joined_places = np.concatenate([self._ids, ids]), np.concatenate([self._places, places])
-        # Two ids with the same first word do not happen by chance. If they do, one of the clips is not found.
-        _, kept = np.unique(joined[:, 0], return_index=True)
-        self._ids, self._places = joined[kept], joined_places[kept]
+        self._unsaved.clear()
 
 
 def _open_folder(directory: Path, key: CodeKey) -> Path:
@@ -271,20 +247,20 @@ def _read_file(path: Path) -> tuple[ClipIds, NDArray[np.int32], Codes] | None:
     if content is None:
         return None
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            ids, lengths, codes = (_read_member(archive, name, dtype) for name, dtype in _MEMBERS.items())
-    except (KeyError, ValueError, zipfile.BadZipFile):
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            if any(member.compress_type != zipfile.ZIP_STORED for member in archive.zip.infolist()):
+                return None
+            ids, lengths, codes = (archive[name] for name in _TYPES)
+    # A header that claims more than there is may ask for more memory than the machine has.
+    except (KeyError, ValueError, EOFError, MemoryError, zipfile.BadZipFile):
         return None
-    ids = ids.reshape(-1, 2)
-    is_whole = len(ids) == len(lengths) and (lengths >= 0).all() and lengths.sum(dtype=np.int64) == len(codes)
+    if [ids.dtype, lengths.dtype, codes.dtype] != list(_TYPES.values()) or ids.shape != (len(lengths), 2):
+        return None
+    is_whole = (
+        lengths.ndim == codes.ndim == 1
+        and len(lengths)
+        and (lengths >= 0).all()
+        and lengths.sum(dtype=np.int64) == len(codes)
+    )
+    codes.flags.writeable = False
     return (ids, lengths, codes) if is_whole else None
-
-
-def _read_member(archive: zipfile.ZipFile, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """An array as NumPy has written it. Its size is that of what is there, whatever its header says."""
-    if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:
-        raise ValueError(f"{name} is compressed")
-    file = io.BytesIO(archive.read(name))
-    if np.lib.format.read_magic(file) != (1, 0) or np.lib.format.read_array_header_1_0(file)[2] != dtype:
-        raise ValueError(f"{name} has other numbers than {dtype}")
-    return np.frombuffer(file.getbuffer()[file.tell() :], dtype).copy()

@@ -55,7 +55,6 @@ class TextColumn:
             yield entry.decode("utf-8", _ERRORS)
 
     def iter_bytes(self) -> Iterator[bytes]:
-        """All entries, encoded."""
         blob = self.blob.data
         start = 0
         for end in self.offsets[1:].data:
@@ -105,7 +104,6 @@ class NameColumn:
 
     @property
     def parts(self) -> tuple[bytes, NDArray[np.int32]]:
-        """For `digest_parts`."""
         return "|".join(self.names).encode(), self.codes
 
     def take(self, rows: NDArray[np.intp]) -> NameColumn:
@@ -118,7 +116,7 @@ class NameColumn:
 
 
 class NameColumnBuilder:
-    """Collects the entries of a `NameColumn` one by one."""
+    """Collects the entries of a `NameColumn`."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -185,12 +183,10 @@ class Corpus:
         return Corpus(root=self.root, **{name: column.take(clips) for name, column in columns.items()})
 
     def find_file(self, clip: int) -> Path:
-        """The audio file of a clip."""
         return self.root / self.audio[clip]
 
     @property
     def total_seconds(self) -> float:
-        """Duration of all clips together."""
         return int(self.samples.sum()) / SAMPLE_RATE_HZ
 
 

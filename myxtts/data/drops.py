@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -47,18 +48,14 @@ class DropReport:
 
     def group_by_reason(self) -> dict[DropReason, list[Drop]]:
         """The drops of each reason that occurs, in the order of `DropReason`."""
-        groups: dict[DropReason, list[Drop]] = {reason: [] for reason in DropReason}
-        for drop in self.drops:
-            groups[drop.reason].append(drop)
-        return {reason: drops for reason, drops in groups.items() if drops}
+        order = list(DropReason)
+        drops = sorted(self.drops, key=lambda drop: order.index(drop.reason))
+        return {reason: list(group) for reason, group in itertools.groupby(drops, key=lambda drop: drop.reason)}
 
     def format_table(self) -> str:
         """The report as plain text: a line per reason with the first files, then the sum."""
-        kept = self.lines - len(self.drops)
-        total = (
-            f"{kept} of {self.lines} clips can be used ({_format_duration(self.kept_seconds)}); "
-            f"{len(self.drops)} set aside."
-        )
+        kept, duration = self.lines - len(self.drops), _format_duration(self.kept_seconds)
+        total = f"{kept} of {self.lines} clips can be used ({duration}); {len(self.drops)} set aside."
         if self.replaced:
             total += f"\n{len(self.replaced)} replaced during training: {_list_files(self.replaced)}"
         groups = self.group_by_reason()

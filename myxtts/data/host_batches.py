@@ -11,7 +11,6 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.audio.augment import Slices
 from myxtts.config import DataConfig
 from myxtts.data.corpus import Corpus
 from myxtts.data.drops import Drop, DropReport
@@ -41,7 +40,6 @@ from myxtts.data.sampler import (
     SpeakerPrompts,
     choose_prompt_slices,
     follow_position,
-    name_prompt,
     replace_failed,
 )
 from myxtts.data.texts import TextIds
@@ -121,8 +119,12 @@ class CorpusBatches:
         batch = self.share.cut(replace_failed(self.sampler.make_batch(step), self.sampler, journal))
         if self._prompts is None:
             return batch
-        heard = tuple(self._choose_prompts(batch, each, journal) for each in batch.micro_batches)
-        return replace(batch, micro_batches=heard)
+
+        def hear(micro_batch: MicroBatch, prompts: SpeakerPrompts) -> MicroBatch:
+            chosen = prompts.choose(batch.epoch, np.maximum(micro_batch.clips, 0))
+            return replace(micro_batch, prompts=np.where(micro_batch.clips == EMPTY_ROW, EMPTY_ROW, chosen))
+
+        return replace(batch, micro_batches=tuple(hear(each, self._prompts) for each in batch.micro_batches))
 
     def has_clips(self, step: int) -> bool:
         """Whether there is anything to read for a global batch, before any of it fails: few rows may leave a share empty."""
@@ -138,9 +140,10 @@ class CorpusBatches:
     def make_batch(self, batch: GlobalBatch, position: Position, wav_BS: NDArray[np.float32]) -> HostBatch:
         """The host batch of a micro-batch whose files (`list_files`) were loaded in its bucket's shape."""
         micro_batch = batch.micro_batches[position.micro_batch]
-        clips = micro_batch.clips
+        clips, is_clip = micro_batch.clips, micro_batch.clips != EMPTY_ROW
+        prompts = clips if micro_batch.prompts is None else micro_batch.prompts
         wav_lengths, text_lengths = (
-            np.where(clips == EMPTY_ROW, 0, lengths[clips]).astype(np.int32)
+            np.where(is_clip, lengths[clips], 0).astype(np.int32)
             for lengths in (self.corpus.samples, self.corpus.tokens)
         )
         tokens = micro_batch.bucket.tokens
@@ -148,8 +151,14 @@ class CorpusBatches:
             tokens = max(1, int(text_lengths.max()))
             codes = max(1, -(-int(wav_lengths.max()) // SAMPLES_PER_CODE))
             wav_BS = np.ascontiguousarray(wav_BS[:, : codes * SAMPLES_PER_CODE])
-        rows = len(clips)
-        slices = self._slice_rows(batch.epoch, micro_batch)
+        slices = choose_prompt_slices(
+            self.corpus,
+            np.maximum(clips, 0),
+            np.maximum(prompts, 0),
+            seed=self.sampler.seed,
+            epoch=batch.epoch,
+            for_validation=self.for_validation,
+        )
         return HostBatch(
             position=position,
             epoch=batch.epoch,
@@ -158,38 +167,15 @@ class CorpusBatches:
             micro_batches=len(batch.micro_batches),
             step_clips=batch.clips,
             clips_B=clips,
-            weights_B=(clips != EMPTY_ROW).astype(np.float32),
-            wav_BS=wav_BS[:rows],
+            weights_B=is_clip.astype(np.float32),
+            wav_BS=wav_BS[: len(clips)],
             wav_lengths_B=wav_lengths,
             text_BL=self.ids.pad(clips, tokens),
             text_lengths_B=text_lengths,
-            slice_starts_B=slices.starts,
-            slice_lengths_B=slices.lengths,
-            prompt_BS=None if micro_batch.prompts is None else wav_BS[rows:],
+            slice_starts_B=np.where(is_clip, slices.starts, 0),
+            slice_lengths_B=np.where(is_clip, slices.lengths, 0),
+            prompt_BS=None if micro_batch.prompts is None else wav_BS[len(clips) :],
         )
-
-    def _slice_rows(self, epoch: int, micro_batch: MicroBatch) -> Slices:
-        is_clip = micro_batch.clips != EMPTY_ROW
-        prompts = micro_batch.clips if micro_batch.prompts is None else micro_batch.prompts
-        slices = choose_prompt_slices(
-            self.corpus,
-            np.maximum(micro_batch.clips, 0),
-            np.maximum(prompts, 0),
-            seed=self.sampler.seed,
-            epoch=epoch,
-            for_validation=self.for_validation,
-        )
-        return Slices(np.where(is_clip, slices.starts, 0), np.where(is_clip, slices.lengths, 0))
-
-    def _choose_prompts(self, batch: GlobalBatch, micro_batch: MicroBatch, journal: ReplacementJournal) -> MicroBatch:
-        """A micro-batch with its prompts. Where one has failed, a clip hears itself."""
-        assert self._prompts is not None
-        clips = micro_batch.clips
-        chosen = self._prompts.choose(batch.epoch, np.maximum(clips, 0)).tolist()
-        for offset, prompt in enumerate(chosen):
-            if prompt in journal.find_failed(batch.step, name_prompt(micro_batch.first_row + offset)):
-                chosen[offset] = int(clips[offset])
-        return replace(micro_batch, prompts=np.where(clips == EMPTY_ROW, EMPTY_ROW, chosen).astype(np.int32))
 
 
 RECENT_CLIPS = 200
@@ -252,7 +238,9 @@ class BatchReader:
         step.loads[position.micro_batch] = None
         self._under_way -= 1
         batch = self._batches.make_batch(step.batch, position, wav)
-        batch = replace(batch, replaced=self._list_failures(batch))
+        rows = range(batch.first_row, batch.first_row + batch.rows)
+        replaced = tuple(failure for failure in self.journal.list_step(position.step) if failure.row in rows)
+        batch = replace(batch, replaced=replaced)
         self._expected = follow_position(self._batches.sampler, position)
         if self._expected.step != position.step:
             self._steps.popleft()
@@ -263,7 +251,10 @@ class BatchReader:
     def read_ahead(self, position: Position) -> None:
         """Begin to load what will be read at a place soon, while something else is being done."""
         if position != self._expected or not self._steps:
-            self._seek(position)
+            self.stop()
+            self._expected = position
+            # From the step's beginning: all its clips are read together.
+            self._ahead = Position(position.step)
         self._start_loads(needed_step=position.step)
 
     def replace_batch(self, position: Position, detail: str) -> list[str]:
@@ -293,35 +284,20 @@ class BatchReader:
     def __exit__(self, *exception: object) -> None:
         self.stop()
 
-    def _list_failures(self, batch: HostBatch) -> tuple[Failure, ...]:
-        rows = range(batch.first_row, batch.first_row + batch.rows)
-        places = (*rows, *map(name_prompt, rows))
-        step = batch.position.step
-        return tuple(failure for place in places for failure in self.journal.list_failures_at(step, place))
-
-    def _seek(self, position: Position) -> None:
-        self.stop()
-        self._expected = position
-        # From the step's beginning: all its clips are read together.
-        self._ahead = Position(position.step)
-
     def _start_loads(self, needed_step: int | None = None) -> None:
         """Begin loads as far ahead as allowed: up to the end, or beyond it for the step that is asked for."""
         while self._under_way < self._depth and (
             self._end_step is None or self._ahead.step < self._end_step or self._ahead.step == needed_step
         ):
-            self._start_load()
-
-    def _start_load(self) -> None:
-        position = self._ahead
-        if not self._steps or self._steps[-1].batch.step != position.step:
-            self._steps.append(_Step(self._batches.plan_step(position.step, self.journal)))
-        step = self._steps[-1]
-        micro_batch = step.batch.micro_batches[position.micro_batch]
-        files = self._batches.list_files(micro_batch)
-        step.loads.append(self._engine.start(files, micro_batch.bucket.samples))
-        self._under_way += 1
-        self._ahead = follow_position(self._batches.sampler, position)
+            position = self._ahead
+            if not self._steps or self._steps[-1].batch.step != position.step:
+                self._steps.append(_Step(self._batches.plan_step(position.step, self.journal)))
+            step = self._steps[-1]
+            micro_batch = step.batch.micro_batches[position.micro_batch]
+            files = self._batches.list_files(micro_batch)
+            step.loads.append(self._engine.start(files, micro_batch.bucket.samples))
+            self._under_way += 1
+            self._ahead = follow_position(self._batches.sampler, position)
 
     def _finish_step(self, step: _Step, first_wanted: int) -> None:
         """Wait for a global batch, replacing what fails. Micro-batches before the wanted one are dropped."""
@@ -343,38 +319,31 @@ class BatchReader:
         tried = len(load.files) - load.files.count(None)
         self._engine.finish(load)
         while load.failures:
-            failures = sorted(load.failures.items())
-            self._note_tried(tried, len(failures))
+            self._note_tried(tried, len(load.failures))
             rows = len(step.batch.micro_batches[number].clips)
-            for row, failure in failures:
+            for row, failure in sorted(load.failures.items()):
                 # With a clip its prompt is replaced too, whatever is wrong with it.
                 if row - rows not in load.failures:
                     self._note_failure(step.batch, number, row, failure)
             step.batch = self._batches.plan_step(step.batch.step, self.journal)
             files = self._batches.list_files(step.batch.micro_batches[number])
             for row, file in enumerate(files):
-                # A clip that is replaced takes its prompt with it.
-                if file != load.files[row]:
+                if file != load.files[row] or row in load.failures:
                     self._engine.retry(load, row, file)
             tried = len(load.pending)
             self._engine.finish(load)
         self._note_tried(tried, 0)
 
     def _note_failure(self, batch: GlobalBatch, number: int, row: int, failure: LoadFailure) -> str:
-        """The name of the clip of a row of a load, which is replaced; where one fails that was only to be heard as a prompt, the
-        row's own clip is heard instead."""
+        """The name of the clip in a row of a load, which is replaced; so is one that was to hear it as its prompt."""
         micro_batch = batch.micro_batches[number]
-        rows = len(micro_batch.clips)
-        place, clip = micro_batch.first_row + row % rows, int(micro_batch.clips[row % rows])
-        prompt = clip if row < rows or micro_batch.prompts is None else int(micro_batch.prompts[row - rows])
-        name, detail = self._batches.corpus.audio[prompt], failure.detail.removesuffix(".")
-        if prompt == clip:
-            self.journal.record(Failure(batch.step, place, clip))
-            self.report.replaced.append(Drop(failure.reason, name, f"step {batch.step}, row {place}", failure.detail))
-            _log.warning("%s (step %d) is replaced by another clip: %s, %s.", name, batch.step, failure.reason, detail)
-        else:
-            self.journal.record(Failure(batch.step, name_prompt(place), prompt))
-            _log.warning("%s (step %d) is not used as a prompt: %s, %s.", name, batch.step, failure.reason, detail)
+        place, rows = micro_batch.first_row + row % len(micro_batch.clips), len(micro_batch.clips)
+        clip = micro_batch.clips[row] if micro_batch.prompts is None or row < rows else micro_batch.prompts[row - rows]
+        name, where = self._batches.corpus.audio[int(clip)], f"step {batch.step}, row {place}"
+        self.journal.record(Failure(batch.step, place, int(micro_batch.clips[row % rows])))
+        self.report.replaced.append(Drop(failure.reason, name, where, failure.detail))
+        detail = failure.detail.removesuffix(".")
+        _log.warning("%s (step %d) is replaced by another clip: %s, %s.", name, batch.step, failure.reason, detail)
         return name
 
     def _note_tried(self, tried: int, failed: int) -> None:
@@ -424,14 +393,16 @@ class HostSource:
             accumulation=data.sampler.accumulation,
             clips_per_row=2 if reads_prompts else 1,
         )
-        depths = {Kind.TRAIN: ahead.depth, Kind.VALIDATION: VALIDATION_DEPTH}
-        ends = {Kind.TRAIN: order.end_step, Kind.VALIDATION: order.validation_batches}
-        journals = {Kind.TRAIN: ReplacementJournal(failures), Kind.VALIDATION: ReplacementJournal()}
-        total = replace(ahead, depth=sum(depths[kind] for kind in kinds))
+        total = replace(ahead, depth=ahead.depth + (VALIDATION_DEPTH if is_validated else 0))
         self._engine = open_engine(config, [each.corpus for each in batches.values()], total, batches=ahead)
         self._readers = {
             kind: BatchReader(
-                each, self._engine, depth=depths[kind], report=data.report, journal=journals[kind], end_step=ends[kind]
+                each,
+                self._engine,
+                depth=ahead.depth if kind is Kind.TRAIN else VALIDATION_DEPTH,
+                report=data.report,
+                journal=ReplacementJournal(failures if kind is Kind.TRAIN else ()),
+                end_step=order.end_step if kind is Kind.TRAIN else order.validation_batches,
             )
             for kind, each in batches.items()
         }

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import secrets
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
@@ -31,7 +30,6 @@ FOLDER_NAME = ".myxtts"
 
 _MOST_BYTES = 1 << 28
 """Of a file of the index."""
-_STAMPS = 2
 
 
 def write_named(folder: Path, prefix: str, suffix: str, *content: Buffer) -> None:
@@ -59,7 +57,7 @@ def _digest(*content: Buffer) -> str:
 
 
 class ClipIndex:
-    """What earlier scans found out about clips: rows of a key, two stamps that say what it holds for, and values.
+    """What earlier scans found out about files: rows of a key, which is another one when a file has changed, and values.
 
     It never ends a scan. Where it cannot be written, nothing is remembered; a file that is damaged is made anew.
 
@@ -74,31 +72,25 @@ class ClipIndex:
         self._name = name
         self._bounds = np.array(bounds, dtype=np.int64)
 
-    def find(self, keys: NDArray[np.int64], stamps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The values of each key, and whether there are any for these stamps. Rows for other stamps are removed."""
-        distinct, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-        values = np.zeros((len(distinct), len(self._bounds)), dtype=np.int64)
-        known = np.zeros(len(distinct), dtype=np.bool_)
-        for path in sorted(self._folder.glob(f"{self._name}-*.rows")) if self._folder and len(keys) else ():
+    def find(self, keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The values of each key, and whether there are any."""
+        values, known = np.zeros((len(keys), len(self._bounds)), np.int64), np.zeros(len(keys), np.bool_)
+        for path in sorted(self._folder.glob(f"{self._name}-*.rows")) if self._folder else ():
             rows = self._read(path)
             if rows is None:
                 _log.warning("The scan's index %s is damaged and made anew.", path)
-                rows = np.zeros((0, 1 + _STAMPS + len(self._bounds)), dtype=np.int64)
-            places = np.minimum(np.searchsorted(distinct, rows[:, 0]), len(distinct) - 1)
-            is_asked = distinct[places] == rows[:, 0]
-            is_true = np.all(rows[:, 1 : 1 + _STAMPS] == stamps[first[places]], axis=1)
-            found = is_asked & is_true
-            values[places[found]] = rows[found, 1 + _STAMPS :]
-            known[places[found]] = True
-            is_kept = ~is_asked | is_true
-            if not len(rows) or not np.all(is_kept):
-                self.append(rows[is_kept])
                 with suppress(OSError):
                     path.unlink()
-        return values[inverse], known[inverse]
+                continue
+            rows = rows[np.argsort(rows[:, 0])]
+            places = np.minimum(np.searchsorted(rows[:, 0], keys), len(rows) - 1)
+            found = rows[places, 0] == keys
+            values[found] = rows[places[found], 1:]
+            known |= found
+        return values, known
 
     def append(self, rows: NDArray[np.int64]) -> None:
-        """Remember rows of a key, stamps and values."""
+        """Remember rows of a key and values."""
         if self._folder is None or not len(rows):
             return
         try:
@@ -110,12 +102,12 @@ class ClipIndex:
             self._folder = None
 
     def _read(self, path: Path) -> NDArray[np.int64] | None:
-        content, columns = read_named(path, _MOST_BYTES), 1 + _STAMPS + len(self._bounds)
+        content, columns = read_named(path, _MOST_BYTES), 1 + len(self._bounds)
         if not content or len(content) % (8 * columns):
             return None
         rows = np.frombuffer(content, "<i8").reshape(-1, columns)
-        values = rows[:, 1 + _STAMPS :]
-        return rows if np.all((values >= self._bounds[:, 0]) & (values <= self._bounds[:, 1])) else None
+        is_possible = (rows[:, 1:] >= self._bounds[:, 0]) & (rows[:, 1:] <= self._bounds[:, 1])
+        return rows if is_possible.all() else None
 
 
 def choose_index_folder(root: Path, *, given: Path | None = None) -> Path | None:
@@ -168,9 +160,6 @@ def _make_writable(folder: Path) -> bool:
         return False
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f"{secrets.token_hex(8)}.tmp"
-        probe.touch()
-        probe.unlink()
     except OSError:
         return False
-    return True
+    return os.access(folder, os.W_OK)

@@ -15,7 +15,7 @@ import stat
 import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -76,8 +76,7 @@ class MalformedLine(NamedTuple):
     problem: str
 
 
-@dataclass(frozen=True)
-class _Layout:
+class _Layout(NamedTuple):
     """Which column holds what."""
 
     columns: int
@@ -96,43 +95,36 @@ def read_lines(path: Path) -> Iterator[MetadataLine | MalformedLine]:
     if not sample:
         raise CorpusError(f"{path}: is empty. It must hold one line per clip: id|text or id|text|normalised.")
     layout = _read_header(path, sample[0][1])
-    if layout is not None:
-        sample = sample[1:]
-        if not sample:
-            raise CorpusError(f"{path}: holds a header and no clips.")
-    else:
+    if layout is None:
         layout = _guess_layout(path, sample)
-    for number, line in itertools.chain(sample, lines):
+    elif len(sample) == 1:
+        raise CorpusError(f"{path}: holds a header and no clips.")
+    for number, line in itertools.chain(sample[layout.has_header :], lines):
         yield _parse_line(path, number, line, layout)
 
 
 def _decode_lines(path: Path) -> Iterator[tuple[int, str]]:
     number = 0
-    for block in _read_blocks(path):
-        if number == 0:
-            if block.startswith((b"\xff\xfe", b"\xfe\xff")):
-                raise CorpusError(f"{path}: is UTF-16 text, as some spreadsheets write it. Save the file as UTF-8.")
-            if block.startswith(_SOUND_STARTS):
-                raise CorpusError(
-                    f"{path}: is a sound file. Give the corpus folder, or the metadata file that has a line for each clip."
-                )
-            # Editors on Windows put a byte order mark in front.
-            block = block.removeprefix(b"\xef\xbb\xbf")
-        for raw in block.rstrip(b"\r\n").split(b"\r"):
-            number += 1
-            try:
-                line = raw.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise CorpusError(
-                    f"{path}, line {number}: is not UTF-8 ({error.reason} at byte {error.start}). Save the file as UTF-8."
-                ) from None
-            if line.strip():
-                yield number, line
-
-
-def _read_blocks(path: Path) -> Iterator[bytes]:
     try:
-        yield from iter_lines(path, MOST_BLOCK_BYTES)
+        for block in iter_lines(path, MOST_BLOCK_BYTES):
+            if number == 0:
+                if block.startswith((b"\xff\xfe", b"\xfe\xff")):
+                    raise CorpusError(f"{path}: is UTF-16 text, as some spreadsheets write it. Save the file as UTF-8.")
+                if block.startswith(_SOUND_STARTS):
+                    raise CorpusError(
+                        f"{path}: is a sound file. Give the corpus folder, or the metadata file that has a line for each clip."
+                    )
+                # Editors on Windows put a byte order mark in front.
+                block = block.removeprefix(b"\xef\xbb\xbf")
+            for raw in block.rstrip(b"\r\n").split(b"\r"):
+                number += 1
+                line = raw.decode("utf-8")
+                if line.strip():
+                    yield number, line
+    except UnicodeDecodeError as error:
+        raise CorpusError(
+            f"{path}, line {number}: is not UTF-8 ({error.reason} at byte {error.start}). Save the file as UTF-8."
+        ) from None
     except FileError as error:
         raise CorpusError(f"{error} Give a metadata file that can be read, or the folder of a corpus.") from error
 
@@ -224,7 +216,7 @@ def _split_fields(line: str, layout: _Layout) -> list[str] | None:
     fields = line.split("|")
     if not layout.has_header:
         # A line without its normalised text is complete; any other number means a '|' inside the text.
-        return fields if len(fields) == layout.columns or len(fields) == 2 else None
+        return fields if len(fields) in (layout.columns, 2) else None
     if len(fields) == layout.columns:
         return [_unquote(field) for field in fields]
     # Files with a header are often written by a CSV library, which quotes a text that holds '|'.
@@ -235,11 +227,8 @@ def _split_fields(line: str, layout: _Layout) -> list[str] | None:
     return quoted if len(quoted) == layout.columns else None
 
 
-_QUOTED = re.compile(r'"((?:[^"]|"")*)"')
-
-
 def _unquote(field: str) -> str:
-    match = _QUOTED.fullmatch(field.strip()) if '"' in field else None
+    match = re.fullmatch(r'"((?:[^"]|"")*)"', field.strip()) if '"' in field else None
     return match[1].replace('""', '"') if match else field
 
 
@@ -273,16 +262,25 @@ class MetadataFile:
 
 @dataclass(frozen=True, eq=False)
 class Metadata:
-    """All lines of a corpus, in columns of equal length."""
+    """All lines of a corpus and their clips' files, in columns of equal length."""
 
     root: Path
     files: tuple[MetadataFile, ...]
-    file_numbers: NDArray[np.int32]
+    file_numbers: NDArray[np.int64]
     """Which of `files` a line stands in."""
     line_numbers: NDArray[np.int64]
     """The line's number in its file, counted from 1."""
     audio: TextColumn
-    """The audio file as the line names it, relative to the file's folder or its `wavs/`, with or without extension."""
+    """The clip's file, relative to the root; where none was found, what the line says."""
+    key: NDArray[np.int64]
+    """A hash of `audio`."""
+    is_found: NDArray[np.bool_]
+    is_repeated: NDArray[np.bool_]
+    """Whether an earlier line has named the same file."""
+    is_linked: NDArray[np.bool_]
+    """Whether it lies behind a symbolic link; looked for only where links are not followed."""
+    size_bytes: NDArray[np.int64]
+    mtime_ns: NDArray[np.int64]
     text: TextColumn
     """What is spoken: the normalised text where there is one, else the text. May be empty."""
     speaker: NameColumn
@@ -297,7 +295,9 @@ class Metadata:
         return f"{self.files[self.file_numbers[row]].path}, line {self.line_numbers[row]}"
 
 
-def read_metadata(path: Path, *, split: Split = "train", language: str = "en") -> Metadata:
+def read_metadata(
+    path: Path, *, split: Split = "train", language: str = "en", follow_symlinks: bool = True
+) -> Metadata:
     """Every line of a corpus: a folder, a folder of speaker folders, or a metadata file.
 
     Args:
@@ -306,8 +306,14 @@ def read_metadata(path: Path, *, split: Split = "train", language: str = "en") -
     """
     root = path if path.is_dir() else path.parent
     files = find_metadata(path, split)
-    _report_folders(root, files)
-    file_numbers, line_numbers = array("i"), array("q")
+    used = {file.speaker for file in files if file.prefix}
+    if used:
+        _log.info("%s: %d speaker folders.", root, len(files))
+        others = ", ".join(folder.name for folder in _list_folders(root) if folder.name not in used)
+        if others:
+            _log.warning("%s: folders without metadata are left out: %s.", root, others)
+    base, real, folders = f"{root}/", os.path.realpath(root), dict[str, bool]()
+    numbers, is_found, is_linked = array("q"), bytearray(), bytearray()
     audio, text = TextColumnBuilder(), TextColumnBuilder()
     speaker, languages = NameColumnBuilder(), NameColumnBuilder()
     malformed: list[Drop] = []
@@ -317,23 +323,37 @@ def read_metadata(path: Path, *, split: Split = "train", language: str = "en") -
                 name, where = f"{file.path.name}:{line.number}", f"{file.path}, line {line.number}"
                 malformed.append(Drop(DropReason.MALFORMED_LINE, name, where, line.problem))
                 continue
-            file_numbers.append(file_number)
-            line_numbers.append(line.number)
-            audio.append(line.audio)
+            found = _find_clip(base, file.prefix, line.audio, folders)
+            name, size, time = found or (file.prefix + line.audio, 0, 0)
+            numbers.extend((file_number, line.number, size, time))
+            is_found.append(found is not None)
+            is_linked.append(not follow_symlinks and os.path.realpath(base + name) != f"{real}/{name}")
+            audio.append(name)
             text.append(line.text)
             speaker.append(line.speaker or file.speaker)
             languages.append(_find_language(line.language or language))
-    if len(malformed) > len(line_numbers):
+    if len(malformed) > len(is_found):
         raise CorpusError(
-            f"{malformed[0].where}: {malformed[0].detail} {len(malformed)} of {len(malformed) + len(line_numbers)} lines are "
+            f"{malformed[0].where}: {malformed[0].detail} {len(malformed)} of {len(malformed) + len(is_found)} lines are "
             "like this. Lines must be id|text or id|text|normalised, or follow the header."
         )
+    column = audio.build()
+    keys = np.fromiter(map(digest64, column.iter_bytes()), dtype=np.int64, count=len(column))
+    is_repeated = np.frombuffer(is_found, dtype=np.bool_).copy()
+    is_repeated[np.unique(keys, return_index=True)[1]] = False
+    file_numbers, line_numbers, sizes, times = np.frombuffer(numbers, dtype=np.int64).reshape(-1, 4).T
     return Metadata(
         root=root,
         files=files,
-        file_numbers=np.array(file_numbers, dtype=np.int32),
-        line_numbers=np.array(line_numbers, dtype=np.int64),
-        audio=audio.build(),
+        file_numbers=file_numbers,
+        line_numbers=line_numbers,
+        audio=column,
+        key=keys,
+        is_found=np.frombuffer(is_found, dtype=np.bool_),
+        is_repeated=is_repeated,
+        is_linked=np.frombuffer(is_linked, dtype=np.bool_),
+        size_bytes=sizes,
+        mtime_ns=times,
         text=text.build(),
         speaker=speaker.build(),
         language=languages.build(),
@@ -358,16 +378,6 @@ def find_metadata(path: Path, split: Split = "train") -> tuple[MetadataFile, ...
     return files
 
 
-def _report_folders(root: Path, files: tuple[MetadataFile, ...]) -> None:
-    used = {file.speaker for file in files if file.prefix}
-    if not used:
-        return
-    _log.info("%s: %d speaker folders.", root, len(files))
-    others = ", ".join(folder.name for folder in _list_folders(root) if folder.name not in used)
-    if others:
-        _log.warning("%s: folders without metadata are left out: %s.", root, others)
-
-
 def _list_folders(root: Path) -> list[Path]:
     entries = (entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     return sorted(entries, key=lambda entry: entry.name)
@@ -386,12 +396,13 @@ def _find_in_folder(folder: Path, split: Split) -> Path | None:
 def _describe_missing(path: Path, split: Split) -> str:
     if split == "eval" and (path / _PART["train"]).is_file():
         return f"has {_PART['train']} but no {_PART['eval']}. Add it, or leave --val-data out to get a seeded split."
+    missing = f"holds no {_WHOLE} and no {_PART[split]}"
     others = sorted(entry.name for entry in path.iterdir() if entry.suffix in (".csv", ".txt", ".tsv"))
     if others:
-        return f"holds no {_WHOLE} and no {_PART[split]}. If {others[0]} is the metadata, give its own path: {path / others[0]}"
+        return f"{missing}. If {others[0]} is the metadata, give its own path: {path / others[0]}"
     return (
-        f"holds no {_WHOLE} and no {_PART[split]}, and neither does any folder in it. An LJSpeech-style corpus has "
-        f"{_WHOLE} with lines id|text|normalised, and the clips in wavs/ beside it."
+        f"{missing}, and neither does any folder in it. An LJSpeech-style corpus has {_WHOLE} with lines id|text|normalised, "
+        "and the clips in wavs/ beside it."
     )
 
 
@@ -412,117 +423,44 @@ def _find_language(written: str) -> str:
         return written
 
 
-class _ClipFinder:
-    """Finds clips below one corpus root. Looks at directory entries only, never into files."""
+def _find_clip(base: str, prefix: str, name: str, folders: dict[str, bool]) -> tuple[str, int, int] | None:
+    """The regular file below `base` that `name` means in the folder `prefix` (empty or ending in a slash): its path from there,
+    its size in bytes and its time of change in ns.
 
-    def __init__(self, root: Path):
-        self._base = f"{root}/"
-        self._links: dict[str, str | None] = {"": ""}
-
-    def find(self, prefix: str, name: str) -> tuple[str, int, int, str] | None:
-        """The regular file that `name` means in the folder `prefix` (empty or ending in a slash), or None.
-
-        Its path, its size in bytes, its time of change in ns, and the symbolic link on the way to it, empty where there is none.
-        Paths are relative to the root.
-        """
-        for path in map(prefix.__add__, _list_candidates(name)):
-            link = self._find_link(path.rpartition("/")[0])
-            if link is None:
-                continue
+    Args:
+        folders: which ones exist, remembered: asking the disk about those that do not would double the cost of a warm start.
+    """
+    for path in map(prefix.__add__, _list_candidates(name)):
+        folder = path.rpartition("/")[0]
+        if folder not in folders:
+            folders[folder] = os.path.isdir(base + folder)
+        if folders[folder]:
             try:
-                status = os.lstat(self._base + path)
-                if stat.S_ISLNK(status.st_mode):
-                    link = link or path
-                    status = os.stat(self._base + path)
+                status = os.stat(base + path)
             except OSError:
                 continue
             # Opening a named pipe would wait for ever.
             if stat.S_ISREG(status.st_mode):
-                return path, status.st_size, status.st_mtime_ns, link
-        return None
-
-    def _find_link(self, folder: str) -> str | None:
-        """The outermost symbolic link among a folder and those above it, "" if there is none, None if no such folder.
-
-        Remembered: asking the disk about folders that do not exist would double the cost of a warm start.
-        """
-        if folder not in self._links:
-            above = self._find_link(folder.rpartition("/")[0])
-            path = self._base + folder
-            self._links[folder] = (above or (folder if os.path.islink(path) else "")) if os.path.isdir(path) else None
-        return self._links[folder]
+                return path, status.st_size, status.st_mtime_ns
+    return None
 
 
 def _list_candidates(name: str) -> Iterator[str]:
     """Where to look, best guess first."""
     folders = ("", AUDIO_FOLDER) if "/" in name else (AUDIO_FOLDER, "")
-    for spelling in _list_spellings(name):
-        file_name = spelling.rpartition("/")[2]
-        stem, dot, suffix = spelling.rpartition(".")
-        if "." in file_name:
+    spellings = [name]
+    if not name.isascii():
+        # macOS stores "é" as two characters, most editors write one.
+        spellings = list(dict.fromkeys([name, unicodedata.normalize("NFC", name), unicodedata.normalize("NFD", name)]))
+    for spelling in spellings:
+        stem, dot, ending = spelling.rpartition(".")
+        has_ending = dot and "/" not in ending
+        if has_ending:
             yield from (folder + spelling for folder in folders)
-        if dot and dot + suffix in _SUFFIXES and "." in file_name:
+        if has_ending and dot + ending in _SUFFIXES:
             spelling = stem
-        for ending in _SUFFIXES:
-            yield from (folder + spelling + ending for folder in folders)
-
-
-def _list_spellings(name: str) -> Iterable[str]:
-    if name.isascii():
-        return (name,)
-    # macOS stores "é" as two characters, most editors write one.
-    return dict.fromkeys([name, *(unicodedata.normalize(form, name) for form in ("NFC", "NFD"))])
-
-
-@dataclass(frozen=True, eq=False)
-class LocatedClips:
-    """The file of every metadata line, in columns."""
-
-    path: TextColumn
-    """Relative to the corpus root; where no file was found, what the metadata says."""
-    key: NDArray[np.int64]
-    """A hash of the path."""
-    is_found: NDArray[np.bool_]
-    is_repeated: NDArray[np.bool_]
-    """Whether an earlier line has named the same file."""
-    is_linked: NDArray[np.bool_]
-    size_bytes: NDArray[np.int64]
-    mtime_ns: NDArray[np.int64]
-    first_link: str
-    """An example of a symbolic link that was met; empty when there was none."""
-
-
-def locate_clips(metadata: Metadata) -> LocatedClips:
-    """The file each line of the metadata means."""
-    finder = _ClipFinder(metadata.root)
-    paths = TextColumnBuilder()
-    sizes, times = array("q"), array("q")
-    is_found, is_linked = bytearray(), bytearray()
-    first_link = ""
-    for name, file_number in zip(metadata.audio, metadata.file_numbers.data, strict=True):
-        prefix = metadata.files[file_number].prefix
-        found = finder.find(prefix, name)
-        path, size, time, link = found or (prefix + name, 0, 0, "")
-        paths.append(path)
-        sizes.append(size)
-        times.append(time)
-        is_found.append(found is not None)
-        is_linked.append(link != "")
-        first_link = first_link or link
-    column = paths.build()
-    keys = np.fromiter(map(digest64, column.iter_bytes()), dtype=np.int64, count=len(column))
-    is_repeated = np.frombuffer(is_found, dtype=np.bool_).copy()
-    is_repeated[np.unique(keys, return_index=True)[1]] = False
-    return LocatedClips(
-        path=column,
-        key=keys,
-        is_found=np.frombuffer(is_found, dtype=np.bool_),
-        is_repeated=is_repeated,
-        is_linked=np.frombuffer(is_linked, dtype=np.bool_),
-        size_bytes=np.array(sizes, dtype=np.int64),
-        mtime_ns=np.array(times, dtype=np.int64),
-        first_link=first_link,
-    )
+        for suffix in _SUFFIXES:
+            yield from (folder + spelling + suffix for folder in folders)
 
 
 def demo_corpus_path() -> Path:

@@ -8,7 +8,6 @@ import logging
 import mmap
 import os
 import weakref
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,21 +16,19 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.audio.reading import PLAIN_SAMPLE_BYTES, inspect_clip, read_clip_into
+from myxtts.audio.reading import PLAIN_SAMPLE_BYTES, read_clip_into
 from myxtts.config import DataConfig
 from myxtts.data.buckets import BucketPlan
 from myxtts.data.corpus import Corpus
 from myxtts.data.task_processes import Crashed, ProcessTask, TaskJob, TaskPool, Work, count_cores
 from myxtts.devices.machine import read_free_memory_bytes
 from myxtts.errors import ClipError, DropReason, MachineError
-from myxtts.files import FileError
 from myxtts.units import SAMPLE_RATE_HZ
 
 _log = logging.getLogger(__name__)
 
-
-Row = NDArray[np.float32]
-"""Samples of one clip, and zeros behind them."""
+Samples = NDArray[np.float32]
+"""(rows, samples), or of one row."""
 
 
 class ClipFile(NamedTuple):
@@ -55,8 +52,7 @@ def find_clip_file(corpus: Corpus, clip: int) -> ClipFile:
     )
 
 
-@dataclass(frozen=True)
-class LoadFailure:
+class LoadFailure(NamedTuple):
     """Why a clip could not be used now, though its scan found nothing wrong with it."""
 
     reason: DropReason
@@ -69,7 +65,7 @@ def is_unchanged(file: ClipFile) -> bool:
     return (status.st_size, status.st_mtime_ns) == (file.size_bytes, file.mtime_ns)
 
 
-def load_clip(file: ClipFile, row: Row) -> LoadFailure | None:
+def load_clip(file: ClipFile, row: Samples) -> LoadFailure | None:
     """Fill a row with a clip and zeros behind it. Given a failure, what is in the row has no meaning."""
     try:
         if not is_unchanged(file):
@@ -83,8 +79,6 @@ def load_clip(file: ClipFile, row: Row) -> LoadFailure | None:
         is_gone = isinstance(error, FileNotFoundError)
         reason = DropReason.MISSING if is_gone else DropReason.UNREADABLE
         return LoadFailure(reason, f"cannot be read: {error.strerror}")
-    except FileError as error:
-        return LoadFailure(DropReason.UNREADABLE, error.problem)
     if samples != file.samples:
         return LoadFailure(DropReason.CHANGED, f"has {samples} samples, but had {file.samples} when it was scanned")
     row[samples:] = 0.0
@@ -92,21 +86,10 @@ def load_clip(file: ClipFile, row: Row) -> LoadFailure | None:
 
 
 def make_loader(memory_fd: int) -> Work:
-    """The work of a reader process: takes a `ClipFile`'s values and the row's first and last sample in the shared memory.
-
-    Gives nothing, or a failure's reason and detail.
-    """
+    """The work of a reader process: from a `ClipFile`'s values and the row's first and last sample in the shared memory to a
+    `LoadFailure`'s, or nothing."""
     memory = np.frombuffer(mmap.mmap(memory_fd, 0), dtype=np.float32)
-
-    def load(item: tuple[str, int, int, int, int, int]) -> list[str] | None:
-        failure = load_clip(ClipFile(*item[:4]), memory[item[4] : item[5]])
-        return [failure.reason, failure.detail] if failure else None
-
-    return load
-
-
-Samples = NDArray[np.float32]
-"""(rows, samples)."""
+    return lambda item: load_clip(ClipFile(*item[:4]), memory[item[4] : item[5]])
 
 
 class Load:
@@ -140,15 +123,6 @@ class Load:
         if failure:
             self.failures[row] = failure
 
-    def change_file(self, row: int, file: ClipFile | None) -> None:
-        """Another clip, or none, for a row that failed."""
-        self.failures.pop(row, None)
-        self.files[row] = file
-        if file:
-            self.pending.add(row)
-        if self.wav is not None:
-            self.wav[row] = 0.0
-
     def load_pending(self) -> None:
         """Try the pending rows in this process."""
         if self.wav is None:
@@ -175,7 +149,12 @@ class LoadingEngine:
 
     def retry(self, load: Load, row: int, file: ClipFile | None) -> None:
         """Another file for a row that failed; `finish` the load again. None makes it a row of zeros."""
-        load.change_file(row, file)
+        load.failures.pop(row, None)
+        load.files[row] = file
+        if file:
+            load.pending.add(row)
+        if load.wav is not None:
+            load.wav[row] = 0.0
 
     def take(self, load: Load) -> Samples:
         """The samples of a finished load, which then is over. Not to be written to."""
@@ -195,8 +174,8 @@ class LoadingEngine:
         self.close()
 
 
-QUEUED_CLIPS = 32
-"""Clips a process has been told of. Enough to keep it busy while this process does something else for a step's time."""
+MOST_DEATHS = 3
+"""Of readers, until the clip they were at is blamed: one that was killed may have been in somebody's way."""
 MOST_LEASES = 2
 """Batches that may be handed out without a copy: the one in use, and one more while the next is being taken."""
 
@@ -210,15 +189,16 @@ class SlotMemory:
     """
 
     def __init__(self, slots: int, slot_samples: int):
-        self._slot_bytes = -(-slot_samples * 4 // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.slot_bytes = -(-slot_samples * 4 // mmap.PAGESIZE) * mmap.PAGESIZE
         self._count = slots + MOST_LEASES
         self._touched = 0
-        self._free: deque[int] = deque()
+        # The last one given back is the next one taken: memory is not asked for before it is needed.
+        self._free = list(reversed(range(self._count)))
         self._leased: set[int] = set()
         self.descriptor = os.memfd_create("myxtts-batches", os.MFD_CLOEXEC)
         try:
-            os.ftruncate(self.descriptor, self._count * self._slot_bytes)
-            self._memory = mmap.mmap(self.descriptor, self._count * self._slot_bytes)
+            os.ftruncate(self.descriptor, self._count * self.slot_bytes)
+            self._memory = mmap.mmap(self.descriptor, self._count * self.slot_bytes)
         except BaseException:
             os.close(self.descriptor)
             raise
@@ -226,38 +206,34 @@ class SlotMemory:
     @property
     def has_room(self) -> bool:
         """Whether there is a slot to write to."""
-        return bool(self._free) or self._touched < self._count
+        return bool(self._free)
 
     def acquire(self) -> int:
         """A slot to write to."""
-        if self._free:
-            return self._free.popleft()
-        slot = self._touched
-        assert slot < self._count, "more slots are asked for than were agreed on"
-        try:
-            # Without this a page is sought when it is first written, and where there is none the writer dies of SIGBUS.
-            os.posix_fallocate(self.descriptor, slot * self._slot_bytes, self._slot_bytes)
-        except OSError as error:
-            raise MachineError(
-                f"Host memory for batch {slot + 1} of {self._count} that are read ahead, {self._slot_bytes >> 20} MB each, "
-                f"cannot be had: {error.strerror}. Lower --buffer-size or --batch-size."
-            ) from error
-        self._touched += 1
+        slot = self._free.pop()
+        if slot == self._touched:
+            try:
+                # Without this a page is sought when it is first written, and where there is none the writer dies of SIGBUS.
+                os.posix_fallocate(self.descriptor, slot * self.slot_bytes, self.slot_bytes)
+            except OSError as error:
+                raise MachineError(
+                    f"Host memory for batch {slot + 1} of {self._count} that are read ahead, {self.slot_bytes >> 20} MB each, "
+                    f"cannot be had: {error.strerror}. Lower --buffer-size or --batch-size."
+                ) from error
+            self._touched += 1
         return slot
 
-    def find_offset(self, slot: int) -> int:
-        """The slot's first sample, counted from the beginning of the memory."""
-        return slot * self._slot_bytes // 4
-
-    def view(self, slot: int, rows: int, samples: int) -> NDArray[np.float32]:
+    def view(self, slot: int, rows: int, samples: int) -> Samples:
         """The beginning of a slot as (rows, samples)."""
-        return np.ndarray((rows, samples), np.float32, self._memory, slot * self._slot_bytes)
+        return np.ndarray((rows, samples), np.float32, self._memory, slot * self.slot_bytes)
 
     def release(self, slot: int) -> None:
         """Give a slot back."""
+        # In whichever thread drops the last reference to a lease: both are single operations on built-in types.
+        self._leased.discard(slot)
         self._free.append(slot)
 
-    def hand_out(self, slot: int, rows: int, samples: int) -> NDArray[np.float32]:
+    def hand_out(self, slot: int, rows: int, samples: int) -> Samples:
         """The beginning of a slot for somebody else to keep. The slot comes back by itself once nobody refers to it.
 
         A copy, and the slot is free at once, for a caller who holds on to several: the slots that are written to are
@@ -270,13 +246,8 @@ class SlotMemory:
             return array
         self._leased.add(slot)
         # Every view of the array, and every tensor that shares its memory, refers to the array.
-        weakref.finalize(array, self._end_lease, slot).atexit = False
+        weakref.finalize(array, self.release, slot).atexit = False
         return array
-
-    def _end_lease(self, slot: int) -> None:
-        # In whichever thread drops the last reference: both are single operations on built-in types.
-        self._leased.discard(slot)
-        self._free.append(slot)
 
     def close(self) -> None:
         """Give the memory back, as far as nobody refers to it; the rest goes when nobody does."""
@@ -299,9 +270,7 @@ class ProcessEngine(LoadingEngine):
         descriptor = self._memory.descriptor
         task = ProcessTask("myxtts.data.loaders:make_loader", {"memory_fd": descriptor})
         try:
-            self._pool = TaskPool(
-                task, readers, descriptors=[descriptor], queue=QUEUED_CLIPS, most_faults=2, most_kills=5
-            )
+            self._pool = TaskPool(task, readers, descriptors=[descriptor], most_deaths=MOST_DEATHS)
         except BaseException:
             self._memory.close()
             raise
@@ -320,7 +289,7 @@ class ProcessEngine(LoadingEngine):
             self._receive(wait=True)
 
     def retry(self, load: Load, row: int, file: ClipFile | None) -> None:
-        load.change_file(row, file)
+        super().retry(load, row, file)
         # Before all others: somebody waits for it.
         self._pool.add(self._make_jobs(load, row), comes_first=True)
 
@@ -345,18 +314,18 @@ class ProcessEngine(LoadingEngine):
         if file is None:
             self._memory.view(load.place, load.rows, load.samples)[row] = 0.0
             return []
-        first = self._memory.find_offset(load.place) + row * load.samples
-        return [TaskJob([[*file, first, first + load.samples]], owner=(load, row), cost=file.samples)]
+        first = load.place * self._memory.slot_bytes // 4 + row * load.samples
+        return [TaskJob([*file, first, first + load.samples], owner=(load, row), cost=file.samples)]
 
     def _receive(self, wait: bool) -> None:
-        for job, results in self._pool.receive(wait=wait):
+        for job, result in self._pool.receive(wait=wait):
             load, row = job.owner
             failure = None
-            if isinstance(results, Crashed):
-                detail = f"{job.deaths} reader processes died while they read it, the last of signal {results.signal}"
+            if isinstance(result, Crashed):
+                detail = f"{job.deaths} reader processes died while they read it, the last of signal {result.signal}"
                 failure = LoadFailure(DropReason.CORRUPT, detail)
-            elif results[0]:
-                failure = LoadFailure(DropReason(results[0][0]), results[0][1])
+            elif result:
+                failure = LoadFailure(DropReason(result[0]), result[1])
             load.note(row, failure)
             self._free_cancelled(load)
 
@@ -372,11 +341,7 @@ MOST_AUTO_READERS = 8
 MEMORY_SHARE = 0.25
 """Of the free memory, for batches that are read ahead."""
 
-NATIVE_IN_FORCE = "TF-native loading is in force"
-"""In the log."""
-
 _HEADER_SLACK_BYTES = 1024
-_HEADERS_LOOKED_AT = 32
 
 
 @dataclass(frozen=True)
@@ -387,11 +352,6 @@ class ReadAhead:
     """Micro-batches."""
     slot_samples: int
     """The most samples one of them has."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Memory it takes when it is full."""
-        return self.depth * self.slot_samples * 4
 
 
 def choose_readers(data: DataConfig) -> int:
@@ -454,47 +414,35 @@ def open_engine(
     engine, why_not = choose_engine(data, corpora)
     readers = choose_readers(data)
     if engine is Engine.NATIVE:
-        _log.info("%s: tf.data reads %d batches at a time.", NATIVE_IN_FORCE, max(1, readers))
+        _log.info("TF-native loading is in force: tf.data reads %d batches at a time.", max(1, readers))
     else:
         others = f"{readers} reader processes." if readers else "clips are read in this process. Nothing is read ahead."
         _log.info("TF-native loading is not in force (%s): %s", why_not, others)
-    if batches is not None and engine is not Engine.HERE:
-        _announce_read_ahead(data, batches)
-    return start_engine(engine, data, ahead)
-
-
-def _announce_read_ahead(data: DataConfig, ahead: ReadAhead) -> None:
-    if ahead.depth < data.pipeline_buffer_size:
-        _log.warning(
-            "Reading ahead %d batches instead of %d: one takes up to %.0f MB, and they get a quarter of the free memory.",
-            ahead.depth,
-            data.pipeline_buffer_size,
-            ahead.size_bytes / ahead.depth / 1e6,
-        )
-    _log.info("Reading ahead up to %d batches (%.0f MB of host memory).", ahead.depth, ahead.size_bytes / 1e6)
-    _log.info("Buffer Size: %d", ahead.depth)
-
-
-def start_engine(engine: Engine, data: DataConfig, ahead: ReadAhead) -> LoadingEngine:
-    """An engine of this kind."""
-    readers = max(1, choose_readers(data))
     if engine is Engine.HERE:
         return LoadingEngine()
+    if batches is not None:
+        depth, slot_mb = batches.depth, batches.slot_samples * 4 / 1e6
+        if depth < data.pipeline_buffer_size:
+            _log.warning(
+                "Reading ahead %d batches instead of %d: one takes up to %.0f MB, and they get a quarter of the free memory.",
+                *(depth, data.pipeline_buffer_size, slot_mb),
+            )
+        _log.info("Reading ahead up to %d batches (%.0f MB of host memory).", depth, depth * slot_mb)
+        _log.info("Buffer Size: %d", depth)
     if engine is Engine.PROCESSES:
         return ProcessEngine(readers, ahead.depth, ahead.slot_samples)
     # Not imported above: the other engines do without TensorFlow.
     from myxtts.data.loading_tf import NativeEngine
 
     return NativeEngine(
-        readers, ahead.depth, parallel_batch=data.enable_parallel_batch, map_fusion=data.enable_map_fusion
+        max(1, readers), ahead.depth, parallel_batch=data.enable_parallel_batch, map_fusion=data.enable_map_fusion
     )
 
 
 def explain_no_native_loading(corpora: Sequence[Corpus]) -> str | None:
     """Why TensorFlow's own operations cannot read these corpora, or None when they can.
 
-    A file's size must fit plain wav, and some headers are looked at. A file that is another one nevertheless is read all
-    the same, only not by TensorFlow.
+    A file's size must fit plain wav. One that is another one nevertheless is read all the same, only not by TensorFlow.
     """
     wanted = f"16-bit PCM mono wav at {SAMPLE_RATE_HZ} Hz"
     for corpus in corpora:
@@ -502,12 +450,4 @@ def explain_no_native_loading(corpora: Sequence[Corpus]) -> str | None:
         others = np.flatnonzero((extra < 0) | (extra > _HEADER_SLACK_BYTES))
         if len(others):
             return f"{len(others)} of {len(corpus)} clips are not {wanted}, such as {corpus.audio[int(others[0])]}"
-        for clip in np.linspace(0, len(corpus) - 1, min(len(corpus), _HEADERS_LOOKED_AT)).astype(int).tolist():
-            try:
-                info = inspect_clip(corpus.find_file(clip))
-                other = f"{info.container} {info.encoding}, {info.channels} channels, {info.rate_hz} Hz"
-            except ClipError as error:
-                other = f"unreadable ({error.reason})"
-            if other != f"WAV PCM_16, 1 channels, {SAMPLE_RATE_HZ} Hz":
-                return f"clips must be {wanted}, but {corpus.audio[clip]} is {other}"
     return None

@@ -12,7 +12,6 @@ from myxtts.config import XTTSConfig
 from myxtts.data.buckets import BucketPlan, PaddingWaste, format_plan, plan_shared_buckets
 from myxtts.data.corpus import Corpus, NameColumn
 from myxtts.data.scan import ScanResult
-from myxtts.errors import DropReason
 from myxtts.units import SAMPLE_RATE_HZ
 
 BARS = 16
@@ -115,8 +114,6 @@ def format_overview(result: ScanResult, overview: Overview, validation: ScanResu
     Args:
         validation: of `--val-data`, where it is given.
     """
-    linked = result.linked - sum(drop.reason is DropReason.SYMLINK for drop in result.drops.drops)
-    links = f"\n{linked} clips lie behind symbolic links, which are followed." if linked else ""
     most = max(bar.clips for bar in overview.histogram)
     apart = overview.clips - overview.train_clips if validation is None else len(validation.corpus)
     bars = [
@@ -125,7 +122,7 @@ def format_overview(result: ScanResult, overview: Overview, validation: ScanResu
     ]
     blocks = [
         f"Corpus  {result.corpus.root}",
-        result.drops.format_table() + links,
+        result.drops.format_table(),
         f"Durations: {overview.shortest_s:.2f} to {overview.longest_s:.2f} s, median {overview.median_s:.2f} s\n"
         + "\n".join(bars),
         _format_shares("speaker", overview.speakers),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +37,7 @@ _SPLIT = 101
 """Sets these hashes apart from others with the same seed."""
 
 
-@dataclass(frozen=True, eq=False)
-class CorpusSplit:
+class CorpusSplit(NamedTuple):
     """Clip numbers of the two parts, each in rising order. A corpus of one clip has nothing to validate on."""
 
     train: NDArray[np.intp]
@@ -155,32 +154,32 @@ def load_position(state: Mapping[str, Any], fingerprint: Fingerprint) -> Sampler
 
 
 def _describe_changes(saved: Fingerprint, now: Fingerprint) -> list[str]:
+    """What is different, without what follows from something else that is."""
+    differ = {name for name, value in asdict(saved).items() if value != asdict(now)[name]}
     changes: list[str] = []
-    if saved.clips != now.clips:
+    if "clips" in differ:
         changes.append(
             f"{now.clips} clips ({now.seconds:.1f} s) can be used, but there were {saved.clips} ({saved.seconds:.1f} s)"
         )
-    elif saved.names != now.names:
+        differ -= {"names", "lengths", "texts", "speakers"}
+    if "names" in differ:
         changes.append("clips were renamed, exchanged or put in another order")
-    elif saved.lengths != now.lengths:
+    elif "lengths" in differ:
         changes.append("clips or texts have other lengths (audio was edited, or the vocabulary is another one)")
-    if saved.clips == now.clips and saved.texts != now.texts:
-        changes.append("texts in the metadata were changed")
-    if saved.clips == now.clips and saved.speakers != now.speakers:
-        changes.append("speakers or languages in the metadata were changed")
-    if saved.seed != now.seed:
-        changes.append(f"the seed is {now.seed}, but was {saved.seed}")
-    if saved.accumulation != now.accumulation:
-        changes.append(f"--grad-accum is {now.accumulation}, but was {saved.accumulation}")
-    if not changes and saved.vocabulary != now.vocabulary:
-        changes.append("the vocabulary has other tokens")
-    if not changes and saved.validation != now.validation:
-        changes.append("the validation clips, their lengths or their texts are other ones")
-    if not changes and saved.validation_speakers != now.validation_speakers:
-        changes.append("the speakers of the validation clips were changed")
-    if not changes and saved.shapes != now.shapes:
-        changes.append("the batch size, or the number of ranks it is shared by, is another one")
-    return changes
+    others = {
+        "texts": "texts in the metadata were changed",
+        "speakers": "speakers or languages in the metadata were changed",
+        "seed": f"the seed is {now.seed}, but was {saved.seed}",
+        "accumulation": f"--grad-accum is {now.accumulation}, but was {saved.accumulation}",
+    }
+    changes += [text for name, text in others.items() if name in differ]
+    consequences = {
+        "vocabulary": "the vocabulary has other tokens",
+        "validation": "the validation clips, their lengths or their texts are other ones",
+        "validation_speakers": "the speakers of the validation clips were changed",
+        "shapes": "the batch size, or the number of ranks it is shared by, is another one",
+    }
+    return changes or [text for name, text in consequences.items() if name in differ][:1]
 
 
 SNAPSHOT_NAME = "run_data.npz"
@@ -239,9 +238,9 @@ def collect_run_data(
         )
         _warn_of_overlap(train, validation)
     else:
-        split = split_corpus(train, seed)
-        validation, validation_ids = train.take(split.validation), train_ids.take(split.validation)
-        train, train_ids = train.take(split.train), train_ids.take(split.train)
+        trained, apart = split_corpus(train, seed)
+        validation, validation_ids = train.take(apart), train_ids.take(apart)
+        train, train_ids = train.take(trained), train_ids.take(trained)
     if batch_size > len(train):
         _log.warning(
             "--batch-size %d is more than the %d clips there are to train on: a batch holds %d.",

@@ -1,22 +1,16 @@
 """Which clips make which batch, in the place of which others, and whose voice they hear: pure functions of (seed, epoch, global step).
 
-A *global batch* is what one update trains on. It is one or more *micro-batches* (gradient accumulation), each of one
-bucket and so of one shape; ranks share every micro-batch by rows. The batches do not depend on how many ranks, readers or
-slices there are, so a run can be resumed with others.
-
-An epoch sees every clip exactly once. The clips of a bucket that do not fill a batch move on to the next longer bucket
-(which ones is part of the shuffle); at the end one micro-batch may be short, and the last global batch of an epoch may
-have fewer micro-batches. Nothing is carried from one epoch to the next."""
+A *global batch* is what one update trains on: one or more *micro-batches* (gradient accumulation), each of one bucket and so of
+one shape. Ranks share every micro-batch by rows; the batches do not depend on how many there are. An epoch sees every clip exactly
+once; clips that do not fill a batch of their bucket move on to the next longer one, and only the last batch may be short."""
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import StrEnum
-from itertools import count
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -27,15 +21,17 @@ from myxtts.data.buckets import Bucket, BucketPlan
 from myxtts.data.corpus import Corpus, NameColumn
 from myxtts.hashing import hash_words
 
+Clips = NDArray[np.int32]
+"""Numbers of clips in a corpus."""
+
 EMPTY_ROW = -1
 """Stands in a batch for a row without a clip: zeros that count nothing in the loss."""
 
 # What a hash is for: streams of different purpose must not repeat each other.
-_CLIP_ORDER, _BATCH_ORDER, _SUBSTITUTE, _OWN_SUBSTITUTE = 1, 2, 3, 4
+_CLIP_ORDER, _BATCH_ORDER, _SUBSTITUTE = 1, 2, 3
 
 _KEPT_EPOCHS = 2
-_OWN_SUBSTITUTES = 8
-"""Clips that stand in for one row of a batch alone, as far as there are so many."""
+"""Reading ahead crosses from one epoch to the next and back."""
 _MOST_DRAWS = 64
 
 
@@ -47,28 +43,18 @@ class MicroBatch:
     bucket_number: int
     first_row: int
     """Its first row's number in the global batch."""
-    clips: NDArray[np.int32]
+    clips: Clips
     """Clip numbers by row; `EMPTY_ROW` where there is none."""
-    prompts: NDArray[np.int32] | None = None
+    prompts: Clips | None = None
     """The clips whose parts are these clips' voice prompts; None where each hears a part of itself."""
 
     def slice_rows(self, part: int, parts: int) -> MicroBatch:
         """One of `parts` equal slices: for a rank, or for smaller micro-batches. Short slices get empty rows."""
         rows = -(-len(self.clips) // parts)
-
-        def cut(clips: NDArray[np.int32]) -> NDArray[np.int32]:
-            whole = np.full(rows, EMPTY_ROW, dtype=np.int32)
-            own = clips[part * rows : (part + 1) * rows]
-            whole[: len(own)] = own
-            return whole
-
-        return replace(
-            self,
-            bucket=replace(self.bucket, rows=rows),
-            first_row=self.first_row + part * rows,
-            clips=cut(self.clips),
-            prompts=None if self.prompts is None else cut(self.prompts),
-        )
+        own = self.clips[part * rows : (part + 1) * rows]
+        clips = np.pad(own, (0, rows - len(own)), constant_values=EMPTY_ROW)
+        first_row = self.first_row + part * rows
+        return replace(self, bucket=replace(self.bucket, rows=rows), first_row=first_row, clips=clips)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,21 +66,18 @@ class GlobalBatch:
     micro_batches: tuple[MicroBatch, ...]
 
     @property
-    def clips(self) -> NDArray[np.int32]:
+    def clips(self) -> Clips:
         """The clip numbers of all rows, empty rows left out."""
         rows = np.concatenate([micro_batch.clips for micro_batch in self.micro_batches])
-        clips: NDArray[np.int32] = rows[rows != EMPTY_ROW]
+        clips: Clips = rows[rows != EMPTY_ROW]
         return clips
 
     @property
-    def prompts(self) -> NDArray[np.int32] | None:
+    def prompts(self) -> Clips | None:
         """The clips that `clips` hear as their voice prompts; None where each hears a part of itself, or nothing."""
         rows = [micro_batch.prompts for micro_batch in self.micro_batches if micro_batch.prompts is not None]
-        if not rows:
-            return None
-        heard = np.concatenate(rows)
-        prompts: NDArray[np.int32] = heard[heard != EMPTY_ROW]
-        return prompts
+        heard = np.concatenate([*rows, np.zeros(0, np.int32)])
+        return heard[heard != EMPTY_ROW] if rows else None
 
 
 @dataclass(frozen=True)
@@ -121,14 +104,6 @@ WHOLE = RowShare()
 """Of a process that trains alone."""
 
 
-@dataclass(frozen=True, eq=False)
-class _EpochOrder:
-    clips: NDArray[np.int32]
-    """All clips, by bucket and within it by hash; batches are consecutive pieces of this."""
-    batches: NDArray[np.int64]
-    """The order in which those pieces are trained on."""
-
-
 @dataclass(eq=False)
 class IndexSampler:
     """Gives the global batch of any step. Holds no position: the order of calls does not matter.
@@ -152,11 +127,10 @@ class IndexSampler:
         self._batch_starts = np.concatenate([[0], self._batch_ends[:-1]])
         self._clips_by_bucket = np.argsort(plan.bucket_of_clip, kind="stable").astype(np.int32)
         self._bucket_ends = np.cumsum(np.bincount(plan.bucket_of_clip, minlength=len(plan.buckets)))
-        self._orders: OrderedDict[int, _EpochOrder] = OrderedDict()
+        self._order_epoch = lru_cache(_KEPT_EPOCHS)(self._make_order)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Global batches in an epoch."""
         return -(-self.plan.batches_per_epoch // self.accumulation)
 
     def find_epoch(self, step: int) -> int:
@@ -166,64 +140,35 @@ class IndexSampler:
     def make_batch(self, step: int) -> GlobalBatch:
         """The global batch of a step, counted from 0 over all epochs."""
         epoch, position = divmod(step, self.steps_per_epoch)
-        order = self._order_epoch(epoch)
+        epoch_clips, epoch_batches = self._order_epoch(epoch)
         micro_batches: list[MicroBatch] = []
         first_row = 0
-        for batch in order.batches[position * self.accumulation : (position + 1) * self.accumulation]:
+        for batch in epoch_batches[position * self.accumulation : (position + 1) * self.accumulation]:
             number = int(self._bucket_of_batch[batch])
             bucket = self.plan.buckets[number]
-            clips = np.full(bucket.rows, EMPTY_ROW, dtype=np.int32)
-            own = order.clips[self._batch_starts[batch] : self._batch_ends[batch]]
-            clips[: len(own)] = own
+            own = epoch_clips[self._batch_starts[batch] : self._batch_ends[batch]]
+            clips = np.pad(own, (0, bucket.rows - len(own)), constant_values=EMPTY_ROW)
             micro_batches.append(MicroBatch(bucket, number, first_row, clips))
             first_row += bucket.rows
         return GlobalBatch(step, epoch, tuple(micro_batches))
 
-    def draw_substitutes(self, batch: GlobalBatch, row: int, bucket_number: int) -> NDArray[np.int32]:
-        """Clips that fit a bucket, in the order in which they may stand in for one of a row that cannot be read.
-
-        First those that belong to this row alone, so that no clip stands in for two rows, nor for another row after it has
-        failed in one; where there are too few of them, any.
-        """
+    def draw_substitutes(self, step: int, row: int, bucket_number: int) -> Clips:
+        """Clips that fit a bucket, in the order in which they may stand in for one of a row that cannot be read."""
         end = int(self._bucket_ends[bucket_number])
         start = int(self._bucket_ends[bucket_number - 1]) if bucket_number else 0
         if start == end:
             # All its clips come from shorter buckets.
             start = 0
-        size = end - start
-        peers = [
-            each.first_row + offset
-            for each in batch.micro_batches
-            if each.bucket_number == bucket_number
-            for offset in range(len(each.clips))
-        ]
-        first, stride = hash_words(self.seed, _OWN_SUBSTITUTE, batch.step, bucket_number, np.arange(2)).tolist()
-        # Steps that share no factor with the number of clips come to all of them.
-        stride = next(steps for steps in count(stride % size + 1) if math.gcd(steps, size) == 1)
-        ranks = np.arange(min(size, len(peers) * _OWN_SUBSTITUTES + len(batch.clips)))
-        walk = self._clips_by_bucket[start + (first % size + ranks * stride) % size]
-        own = walk[~np.isin(walk, batch.clips)][peers.index(row) :: len(peers)]
-        draws = hash_words(self.seed, _SUBSTITUTE, batch.step, row, np.arange(_MOST_DRAWS))
-        return np.concatenate([own, self._clips_by_bucket[start + (draws % np.uint64(size)).astype(np.int64)]])
+        draws = hash_words(self.seed, _SUBSTITUTE, step, row, np.arange(_MOST_DRAWS))
+        return self._clips_by_bucket[start + (draws % np.uint64(end - start)).astype(np.int64)]
 
-    def _order_epoch(self, epoch: int) -> _EpochOrder:
-        # Reading ahead crosses from one epoch to the next and back.
-        if epoch in self._orders:
-            self._orders.move_to_end(epoch)
-            return self._orders[epoch]
-        clip_count = len(self.plan.bucket_of_clip)
-        clip_hash = hash_words(self.seed, _CLIP_ORDER, epoch, np.arange(clip_count))
+    def _make_order(self, epoch: int) -> tuple[Clips, NDArray[np.int64]]:
+        """All clips, by bucket and within it by hash; and the order in which batches, pieces of these, are trained on."""
+        clip_hash = hash_words(self.seed, _CLIP_ORDER, epoch, np.arange(len(self.plan.bucket_of_clip)))
         # Bucket in the upper 8 bits, hash below: one sort does both.
         keys = (self.plan.bucket_of_clip.astype(np.uint64) << np.uint64(56)) | (clip_hash >> np.uint64(8))
         batch_hash = hash_words(self.seed, _BATCH_ORDER, epoch, np.arange(len(self._batch_ends)))
-        order = _EpochOrder(
-            clips=np.argsort(keys, kind="stable").astype(np.int32),
-            batches=np.argsort(batch_hash, kind="stable"),
-        )
-        self._orders[epoch] = order
-        if len(self._orders) > _KEPT_EPOCHS:
-            self._orders.popitem(last=False)
-        return order
+        return np.argsort(keys, kind="stable").astype(np.int32), np.argsort(batch_hash, kind="stable")
 
 
 class Position(NamedTuple):
@@ -266,60 +211,51 @@ class Failure:
 
     step: int
     row: int
-    """The row's number in the global batch, as `MicroBatch.first_row` counts; `name_prompt` of it, where the clip was only to be
-    heard as that row's voice prompt."""
+    """The row's number in the global batch, as `MicroBatch.first_row` counts."""
     clip: int
-
-
-def name_prompt(row: int) -> int:
-    """The place of a row's voice prompt in a journal."""
-    return -1 - row
+    """Of the row; what failed may be the clip whose part it was to hear as its voice prompt."""
 
 
 class ReplacementJournal:
     """The failures of a run so far."""
 
     def __init__(self, failures: Iterable[Failure] = ()):
-        self._failures: dict[tuple[int, int], set[int]] = {}
+        self._steps: dict[int, set[Failure]] = {}
         for failure in failures:
             self.record(failure)
 
     def record(self, failure: Failure) -> None:
         """Note a failure. Noting it twice changes nothing."""
-        self._failures.setdefault((failure.step, failure.row), set()).add(failure.clip)
-
-    def find_failed(self, step: int, row: int) -> set[int]:
-        """The clips that failed at a place."""
-        return set(self._failures.get((step, row), ()))
+        self._steps.setdefault(failure.step, set()).add(failure)
 
     def list_failures(self, first_step: int = 0) -> list[Failure]:
         """All failures at or after a step, sorted."""
-        places = sorted(place for place in self._failures if place[0] >= first_step)
-        return [failure for place in places for failure in self.list_failures_at(*place)]
+        return [failure for step in sorted(self._steps) if step >= first_step for failure in self.list_step(step)]
 
-    def list_failures_at(self, step: int, row: int) -> list[Failure]:
-        """The failures at a place, sorted."""
-        return [Failure(step, row, clip) for clip in sorted(self.find_failed(step, row))]
+    def list_step(self, step: int) -> list[Failure]:
+        """The failures of a step, sorted."""
+        return sorted(self._steps.get(step, ()))
 
 
 def replace_failed(batch: GlobalBatch, sampler: IndexSampler, journal: ReplacementJournal) -> GlobalBatch:
     """The batch with every clip that failed at its place replaced."""
+    failures = journal.list_step(batch.step)
+    if not failures:
+        return batch
     present = set(batch.clips.tolist())
     replaced: list[MicroBatch] = []
     for micro_batch in batch.micro_batches:
         clips = micro_batch.clips.copy()
         for row, clip in enumerate(clips.tolist(), start=micro_batch.first_row):
-            failed = journal.find_failed(batch.step, row)
+            failed = {failure.clip for failure in failures if failure.row == row}
             if clip in failed:
-                substitutes = sampler.draw_substitutes(batch, row, micro_batch.bucket_number).tolist()
-                # A corpus of a handful of clips: better an empty row than the same clip twice in a batch.
+                substitutes = sampler.draw_substitutes(batch.step, row, micro_batch.bucket_number).tolist()
+                # Whatever other rows failed at: workers that share a batch do not know of each other's failures.
+                # A corpus of a handful of clips: better an empty row than one of this batch twice.
                 fitting = (each for each in substitutes if each not in present | failed)
                 clips[row - micro_batch.first_row] = next(fitting, EMPTY_ROW)
         replaced.append(replace(micro_batch, clips=clips))
     return replace(batch, micro_batches=tuple(replaced))
-
-
-Clips = NDArray[np.int32]
 
 
 def choose_prompt_slices(
@@ -387,12 +323,10 @@ class Place(NamedTuple):
 
 
 class RunOrder:
-    """The order of a run's batches: a pure function of a number that counts them from step 0. Holds no list: any number is found
-    without walking.
+    """The order of a run's batches: a pure function of a number that counts them from step 0, wherever the run was resumed.
 
     The micro-batches of every step come in turn. Behind every `validation_interval`-th step, and behind the last one, comes a
-    round of all validation batches. The numbers do not depend on where a run was resumed; the round behind a last step that is
-    no multiple of the interval is counted only while that step is the last one.
+    round of all validation batches; that behind a last step that is no multiple of the interval only while it is the last one.
 
     Args:
         sampler: of the training clips.

@@ -25,11 +25,11 @@ from myxtts.config import XTTSConfig
 from myxtts.data.corpus import Corpus, Progress
 from myxtts.data.drops import Drop, DropReport
 from myxtts.data.index import ClipIndex, choose_index_folder
-from myxtts.data.ljspeech import LocatedClips, Metadata, Split, demo_corpus_path, locate_clips, read_metadata
-from myxtts.data.task_processes import CHUNK_ITEMS, Crashed, ProcessTask, Work, count_cores, run_task
+from myxtts.data.ljspeech import Metadata, Split, demo_corpus_path, read_metadata
+from myxtts.data.task_processes import Crashed, ProcessTask, Work, count_cores, run_task
 from myxtts.data.texts import NO_LANGUAGE, TextIds, VocabularyChoice, tokenise_texts
 from myxtts.errors import ClipError, CorpusError, DropReason
-from myxtts.hashing import digest64
+from myxtts.hashing import digest64, hash_words
 from myxtts.text.normalise import CHARACTER_LIMITS
 from myxtts.text.tokenizer import Tokenizer
 from myxtts.units import SAMPLE_RATE_HZ
@@ -38,6 +38,9 @@ _log = logging.getLogger(__name__)
 
 CLIP_TASK = ProcessTask("myxtts.data.scan:make_clip_check")
 """Takes a path; gives frames, rate in Hz, and a `DropReason` or nothing."""
+
+_CHUNK_CLIPS = 32
+"""Taken note of at a time, and so many pay for a process."""
 
 LONGEST_DECODED_SECONDS = 120.0
 """Longer than any model's limit: such a file is too long whatever is in it, and may not fit into memory."""
@@ -86,8 +89,6 @@ class ScanResult:
     drops: DropReport
     checked: int
     """Audio files that had to be read; those known from an earlier scan are not."""
-    linked: int
-    """Clips that are symbolic links, or lie behind one."""
     kept_in: Path | None
     """Where all this is remembered, for whoever looks at the corpus next."""
     ids: TextIds | None
@@ -145,22 +146,14 @@ def scan_corpus(
         index_folder: where results are remembered; None is where `choose_index_folder` says.
     """
     if isinstance(vocabulary, Path):
-        # A file that is no vocabulary is refused now, and not after the clips.
+        # A file that is no vocabulary is refused now, and not after the metadata.
         Tokenizer(vocabulary)
-    metadata = read_metadata(path, split=split, language=language)
-    clips = locate_clips(metadata)
-    linked = int(clips.is_linked.sum())
-    if linked:
-        what = "they are followed" if follow_symlinks else "they are set aside, as --no-follow-symlinks asks"
-        _log.info(
-            "%d of %d clips lie behind symbolic links, such as %s: %s.", linked, len(metadata), clips.first_link, what
-        )
-    is_wanted = clips.is_found & ~clips.is_repeated & (follow_symlinks | ~clips.is_linked)
+    metadata = read_metadata(path, split=split, language=language, follow_symlinks=follow_symlinks)
     folder = choose_index_folder(metadata.root, given=index_folder)
     processes = count_cores() if processes is None else processes
     progress = progress or (lambda *_: None)
-    audio, checked = _look_at_clips(metadata, clips, is_wanted, clip_task, folder, processes, progress)
-    judge = partial(_judge_lines, metadata, clips, follow_symlinks, audio)
+    audio, checked = _look_at_clips(metadata, clip_task, folder, processes, progress)
+    judge = partial(_judge_lines, metadata, audio)
     limits = limits or ClipLimits()
     tokens, unknown = _count_characters(metadata)
     if callable(vocabulary):
@@ -168,21 +161,13 @@ def scan_corpus(
         vocabulary = vocabulary(usable) if len(usable) else None
     texts = None
     if vocabulary is not None:
-        texts = tokenise_texts(
-            metadata.text, metadata.language, vocabulary, processes=processes, folder=folder, progress=progress
-        )
+        texts = tokenise_texts(metadata.text, metadata.language, vocabulary, processes=processes, progress=progress)
         tokens, unknown = np.diff(texts.ids.offsets), texts.unknown
     corpus, kept, drops = judge(tokens, unknown, limits)
     drops = [*metadata.malformed, *drops]
     report = DropReport(
         lines=len(metadata) + len(metadata.malformed), kept_seconds=corpus.total_seconds, drops=tuple(drops)
     )
-    _judge_report(path, report, corpus, limits, strict)
-    _log.info("What was found out is kept in %s.", folder or "memory only")
-    return ScanResult(corpus, report, checked, linked, folder, texts.ids.take(kept) if texts else None, vocabulary)
-
-
-def _judge_report(path: Path, report: DropReport, corpus: Corpus, limits: ClipLimits, strict: bool) -> None:
     if strict:
         report.refuse_drops()
     if len(corpus) == 0:
@@ -191,6 +176,8 @@ def _judge_report(path: Path, report: DropReport, corpus: Corpus, limits: ClipLi
             f"{path}: no clip can be used.\n{report.format_table()}" + (f"\nLimits: {broken}." if broken else "")
         )
     _log.log(logging.WARNING if report.drops else logging.INFO, "%s:\n%s", path, report.format_table())
+    _log.info("What was found out is kept in %s.", folder or "memory only")
+    return ScanResult(corpus, report, checked, folder, texts.ids.take(kept) if texts else None, vocabulary)
 
 
 def make_clip_check() -> Work:
@@ -209,34 +196,29 @@ def make_clip_check() -> Work:
 
 
 def _look_at_clips(
-    metadata: Metadata,
-    clips: LocatedClips,
-    is_wanted: NDArray[np.bool_],
-    task: ProcessTask,
-    folder: Path | None,
-    processes: int,
-    progress: Progress,
+    metadata: Metadata, task: ProcessTask, folder: Path | None, processes: int, progress: Progress
 ) -> tuple[NDArray[np.int64], int]:
     """The `_FACTS` of every row, zero where they are not wanted, and how many rows were not known before.
 
     They come from the index in this folder, unless a file's size or time of change is another one, else from processes.
     """
     # The version, because a later one may judge clips in another way.
-    identity = "\0".join([__version__, task.factory, json.dumps(task.settings, sort_keys=True)])
+    identity = "\0".join([f"{__version__}, rows of 4", task.factory, json.dumps(task.settings, sort_keys=True)])
     index = ClipIndex(folder, f"clips-{digest64(identity.encode()) & (1 << 64) - 1:016x}", _FACTS)
-    stamps = np.stack([clips.size_bytes, clips.mtime_ns], axis=1)
-    facts, known = index.find(clips.key, stamps)
+    keys = hash_words(metadata.key, metadata.size_bytes, metadata.mtime_ns).view(np.int64)
+    is_wanted = metadata.is_found & ~metadata.is_repeated & ~metadata.is_linked
+    facts, known = index.find(keys)
     facts[~(known & is_wanted)] = 0
     pending = np.flatnonzero(is_wanted & ~known)
     if not len(pending):
         return facts, 0
     progress("audio", 0, len(pending))
-    paths = (f"{metadata.root}/{clips.path[int(row)]}" for row in pending)
+    paths = (f"{metadata.root}/{metadata.audio[int(row)]}" for row in pending)
     # In processes, were it a single one: a damaged file may crash the library that reads it.
-    results = run_task(task, paths, min(processes, -(-len(pending) // CHUNK_ITEMS)))
+    results = run_task(task, paths, min(processes, -(-len(pending) // _CHUNK_CLIPS)))
     unsaved: list[NDArray[np.intp]] = []
     done = saved = 0
-    for chunk in iter(lambda: list(islice(results, CHUNK_ITEMS)), []):
+    for chunk in iter(lambda: list(islice(results, _CHUNK_CLIPS)), []):
         rows = pending[[position for position, _ in chunk]]
         numbers, is_lasting = zip(*(_encode_clip(result) for _, result in chunk), strict=True)
         facts[rows] = numbers
@@ -245,7 +227,7 @@ def _look_at_clips(
         # Ever more at a time: files must stay few, and who is killed shall lose no more than an eighth.
         if done - saved >= done // 8 or done == len(pending):
             fresh = np.concatenate(unsaved)
-            index.append(np.column_stack([clips.key[fresh], stamps[fresh], facts[fresh]]))
+            index.append(np.column_stack([keys[fresh], facts[fresh]]))
             unsaved, saved = [], done
         progress("audio", done, len(pending))
     return facts, len(pending)
@@ -274,8 +256,6 @@ def _count_characters(metadata: Metadata) -> tuple[NDArray[np.int64], NDArray[np
 
 def _judge_lines(
     metadata: Metadata,
-    clips: LocatedClips,
-    follow_symlinks: bool,
     audio: NDArray[np.int64],
     tokens: NDArray[np.int64],
     unknown: NDArray[np.int32],
@@ -287,9 +267,9 @@ def _judge_lines(
     samples = -(-frames * SAMPLE_RATE_HZ // np.maximum(rate_hz, 1))
     verdict = np.full(len(metadata), -1, dtype=np.int8)
     tests: list[tuple[DropReason, NDArray[np.bool_]]] = [
-        (DropReason.MISSING, ~clips.is_found),
-        (DropReason.SYMLINK, clips.is_linked & (not follow_symlinks)),
-        (DropReason.DUPLICATE, clips.is_repeated),
+        (DropReason.MISSING, ~metadata.is_found),
+        (DropReason.SYMLINK, metadata.is_linked),
+        (DropReason.DUPLICATE, metadata.is_repeated),
         *((reason, problem == number) for number, reason in enumerate(_PROBLEMS) if reason),
         (DropReason.TOO_SHORT, samples < limits.min_seconds * SAMPLE_RATE_HZ),
         (DropReason.TOO_LONG, samples > limits.max_samples),
@@ -303,14 +283,14 @@ def _judge_lines(
     kept = np.flatnonzero(verdict < 0)
     corpus = Corpus(
         root=metadata.root,
-        audio=clips.path.take(kept),
+        audio=metadata.audio.take(kept),
         text=metadata.text.take(kept),
         speaker=metadata.speaker.take(kept),
         language=metadata.language.take(kept),
         samples=samples[kept],
         tokens=tokens[kept].astype(np.int32),
-        size_bytes=clips.size_bytes[kept],
-        mtime_ns=clips.mtime_ns[kept],
+        size_bytes=metadata.size_bytes[kept],
+        mtime_ns=metadata.mtime_ns[kept],
     )
 
     def describe(reason: DropReason, row: int) -> str:
@@ -323,7 +303,7 @@ def _judge_lines(
         return f"{chr(unknown[row])!r} U+{unknown[row]:04X}" if reason is DropReason.UNKNOWN_CHARACTERS else ""
 
     drops = [
-        Drop(reason, clips.path[row], metadata.describe_line(row), describe(reason, row))
+        Drop(reason, metadata.audio[row], metadata.describe_line(row), describe(reason, row))
         for row in np.flatnonzero(verdict >= 0).tolist()
         for reason in [_REASONS[verdict[row]]]
     ]

@@ -9,7 +9,6 @@ import importlib
 import json
 import os
 import selectors
-import signal
 import socket
 import sys
 from collections import deque
@@ -27,10 +26,9 @@ from myxtts.processes import ChildProcess, enter_child
 Work = Callable[[Any], Any]
 """Does one item; takes and returns JSON values."""
 
-CHUNK_ITEMS = 32
-_CHUNKS_AHEAD = 2
+QUEUED_JOBS = 32
+"""That a process is told of: enough to keep it busy while this process does something else for a step's time."""
 _MOST_DEATHS_IN_A_ROW = 20
-_FAULTS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE})
 _STOP_SECONDS = 10.0
 _ONE_CORE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """A process is one core's worth of work: numeric libraries must not start a thread per core in each."""
@@ -68,44 +66,36 @@ def count_cores() -> int:
 
 
 def run_task(task: ProcessTask, items: Iterable[Any], processes: int) -> Iterator[tuple[int, Any]]:
-    """Pairs of an item's position and its result, in the order in which they become ready.
+    """Pairs of an item's position and its result, or `Crashed`, in the order in which they become ready.
 
     Args:
         items: JSON values, taken as they are needed.
         processes: how many; 0 does the work in this one.
     """
-    numbered = enumerate(items)
     if processes == 0:
-        work = task.load()
-        for position, item in numbered:
-            yield position, work(item)
+        yield from enumerate(map(task.load(), items))
         return
+    jobs = (TaskJob(item, owner=position) for position, item in enumerate(items))
     with closing(TaskPool(task, processes)) as pool:
         under_way = 0
         while True:
-            while under_way < _CHUNKS_AHEAD * processes and (chunk := list(islice(numbered, CHUNK_ITEMS))):
-                pool.add([TaskJob([item for _, item in chunk], owner=[position for position, _ in chunk])])
-                under_way += 1
+            more = list(islice(jobs, 2 * QUEUED_JOBS * processes - under_way))
+            pool.add(more)
+            under_way += len(more)
             if under_way == 0:
                 return
-            for job, results in pool.receive():
-                under_way -= 1
-                if isinstance(results, Crashed) and len(job.items) > 1:
-                    # Which of them it was is found out one by one.
-                    pairs = zip(job.items, job.owner, strict=True)
-                    pool.add([TaskJob([item], owner=[position]) for item, position in pairs], comes_first=True)
-                    under_way += len(job.items)
-                else:
-                    yield from zip(job.owner, [results] if isinstance(results, Crashed) else results, strict=True)
+            done = pool.receive()
+            under_way -= len(done)
+            yield from ((job.owner, result) for job, result in done)
 
 
 @dataclass(eq=False)
 class TaskJob:
-    """Items that one process does together."""
+    """An item for some process."""
 
-    items: list[Any]
+    item: Any
     owner: Any
-    """Whoever asked for them, as the caller knows it."""
+    """Whoever asked for it, as the caller knows it."""
     cost: int = 1
     """In whatever unit: the next job goes to the process that has the least to do."""
     deaths: int = 0
@@ -117,25 +107,13 @@ class TaskPool:
 
     Args:
         descriptors: files that the task needs.
-        queue: jobs that a process is told of: enough to keep it busy while this process does something else.
-        most_faults: a process that dies of a fault died of its job: so many are enough to say so.
-        most_kills: one that was killed may have been in somebody's way.
+        most_deaths: so many processes that die at a job are enough to say that they die of it.
     """
 
-    def __init__(
-        self,
-        task: ProcessTask,
-        processes: int,
-        *,
-        descriptors: Sequence[int] = (),
-        queue: int = _CHUNKS_AHEAD,
-        most_faults: int = 1,
-        most_kills: int = 1,
-    ):
+    def __init__(self, task: ProcessTask, processes: int, *, descriptors: Sequence[int] = (), most_deaths: int = 1):
         self._task = task
         self._descriptors = descriptors
-        self._queue = queue
-        self._most_faults, self._most_kills = most_faults, most_kills
+        self._most_deaths = most_deaths
         self._selector = selectors.DefaultSelector()
         self._processes: list[_PoolProcess] = []
         self._waiting: deque[TaskJob] = deque()
@@ -162,15 +140,15 @@ class TaskPool:
         return unwanted
 
     def receive(self, *, wait: bool = True) -> list[tuple[TaskJob, Any]]:
-        """Jobs that were done, each with the list of its results or `Crashed`. There may be none yet."""
+        """Jobs that were done, each with its result or `Crashed`. There may be none yet."""
         done: list[tuple[TaskJob, Any]] = []
         for key, _ in self._selector.select(None if wait else 0):
             process: _PoolProcess = key.data
-            for results in process.receive():
+            for (result,) in process.receive():
                 self._deaths_in_a_row = 0
                 job = process.jobs.popleft()
                 process.cost -= job.cost
-                done.append((job, results))
+                done.append((job, result))
             if process.is_closed:
                 done += self._replace(process)
         self._feed()
@@ -190,11 +168,14 @@ class TaskPool:
 
     def _feed(self) -> None:
         told: dict[_PoolProcess, list[list[Any]]] = {}
-        while self._waiting and (free := [each for each in self._processes if len(each.jobs) < self._queue]):
+        free = [each for each in self._processes if len(each.jobs) < QUEUED_JOBS]
+        while self._waiting and free:
             process, job = min(free, key=lambda each: each.cost), self._waiting.popleft()
             process.jobs.append(job)
             process.cost += job.cost
-            told.setdefault(process, []).append(job.items)
+            told.setdefault(process, []).append([job.item])
+            if len(process.jobs) == QUEUED_JOBS:
+                free.remove(process)
         for process, item_lists in told.items():
             process.give(*item_lists)
 
@@ -215,7 +196,7 @@ class TaskPool:
             # They are done in order, so the oldest one without an answer was under way.
             suspect = process.jobs[0]
             suspect.deaths += 1
-            if suspect.deaths >= (self._most_faults if cause in _FAULTS else self._most_kills):
+            if suspect.deaths >= self._most_deaths:
                 crashed.append((process.jobs.popleft(), Crashed(cause)))
         self._waiting.extendleft(reversed(process.jobs))
         return crashed
@@ -305,7 +286,7 @@ class _PoolProcess(TaskProcess):
 
 
 def serve(connection: socket.socket) -> None:
-    """Do chunks of work until the other side closes the connection. This is the process's whole life."""
+    """Do lists of items until the other side closes the connection. This is the process's whole life."""
     with connection.makefile("rwb") as stream:
         work: Work | None = None
         for line in stream:

@@ -6,7 +6,6 @@ import logging
 import os
 from array import array
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,20 +13,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts import __version__
 from myxtts.config import XTTSConfig
 from myxtts.data.corpus import Corpus, NameColumn, Progress, TextColumn, digest_parts, take_pieces
-from myxtts.data.index import read_named, write_named
 from myxtts.data.task_processes import Crashed, ProcessTask, Work, run_task
-from myxtts.errors import (
-    CorpusError,
-    MissingLanguageTagError,
-    ReadingError,
-    UnsupportedLanguageError,
-    VocabularyError,
-)
-from myxtts.files import WriteError, open_file_atomically, read_bytes, read_text
-from myxtts.text.normalise import resolve_language
+from myxtts.errors import CorpusError, MissingLanguageTagError, ReadingError, UnsupportedLanguageError, VocabularyError
+from myxtts.files import WriteError, open_file_atomically, read_text
+from myxtts.text.normalise import CHARACTER_LIMITS
 from myxtts.text.tokenizer import Tokenizer
 from myxtts.text.vocabulary import train_vocabulary
 
@@ -42,8 +33,6 @@ NO_LANGUAGE = -1
 _WORTH_A_PROCESS = 2000
 """So many texts pay for starting a process."""
 _PROGRESS_STEP = 1000
-_MOST_TOKENS_PER_BYTE = 16
-"""Of all texts together, in what is read back: a nine-digit number has forty tokens."""
 
 VOCABULARY_NAME = "vocab.json"
 _ORIGIN_NAME = "vocab.origin"
@@ -92,55 +81,17 @@ class TokenisedTexts:
 
 
 def tokenise_texts(
-    texts: TextColumn,
-    languages: NameColumn,
-    vocabulary: Path,
-    *,
-    processes: int,
-    folder: Path | None,
-    progress: Progress,
+    texts: TextColumn, languages: NameColumn, vocabulary: Path, *, processes: int, progress: Progress
 ) -> TokenisedTexts:
-    """The ids of all texts, from the file an earlier start left, else from the tokenizer.
+    """The ids of all texts.
 
     Args:
         processes: how many may be started; 0 does it in this one.
-        folder: where the ids are kept; None keeps nothing.
     """
-    text_tokens = Tokenizer(vocabulary).text_tokens
-    ids_type = np.dtype("<u2" if text_tokens <= 1 << 16 else "<u4")
-    # The version, because a later one may clean texts in another way.
-    name = f"texts-{digest_parts(__version__.encode(), read_bytes(vocabulary), *texts.parts, *languages.parts)}"
-    for path in folder.glob(f"{name}-*.bin") if folder else ():
-        kept = _read_kept(path, texts, ids_type, text_tokens)
-        if kept is not None:
-            return kept
-        _log.warning("%s is damaged: the texts are tokenised anew.", path)
-        with suppress(OSError):
-            path.unlink()
-    made = _tokenise(texts, languages, vocabulary, ids_type, processes, progress)
-    if folder:
-        lengths = np.diff(made.ids.offsets).astype("<i4")
-        try:
-            write_named(folder, name, ".bin", lengths.data, made.unknown.astype("<i4").data, made.ids.ids.data)
-        except WriteError as error:
-            _log.warning(
-                "The token ids cannot be kept in %s (%s); the next start makes them anew.", folder, error.reason
-            )
-    return made
-
-
-def _tokenise(
-    texts: TextColumn,
-    languages: NameColumn,
-    vocabulary: Path,
-    ids_type: np.dtype[np.unsignedinteger],
-    processes: int,
-    progress: Progress,
-) -> TokenisedTexts:
     count = len(texts)
     task = ProcessTask("myxtts.data.texts:make_tokeniser", {"vocabulary": str(vocabulary)})
     items = ([text, languages[row]] for row, text in enumerate(texts))
-    ids = array("H" if ids_type.itemsize == 2 else "I")
+    ids = array("H" if Tokenizer(vocabulary).text_tokens <= 1 << 16 else "I")
     offsets, unknown = np.zeros(count + 1, np.int64), np.zeros(count, np.int32)
     progress("text", 0, count)
     # Processes overtake each other by a few texts, which wait here for their turn.
@@ -158,7 +109,7 @@ def _tokenise(
             offsets[written] = len(ids)
         if done % _PROGRESS_STEP == 0 or done == count:
             progress("text", done, count)
-    return TokenisedTexts(TextIds(np.frombuffer(ids, ids_type), offsets), unknown)
+    return TokenisedTexts(TextIds(np.frombuffer(ids, f"<u{ids.itemsize}"), offsets), unknown)
 
 
 def make_tokeniser(vocabulary: str) -> Work:
@@ -175,23 +126,6 @@ def make_tokeniser(vocabulary: str) -> Work:
         return [*map(ord, tokenizer.find_unknown_characters(cleaned)[:1] or "\0"), *ids]
 
     return tokenise
-
-
-def _read_kept(
-    path: Path, texts: TextColumn, ids_type: np.dtype[np.unsignedinteger], text_tokens: int
-) -> TokenisedTexts | None:
-    """What `tokenise_texts` has written for these texts; None where the file holds anything else."""
-    count = len(texts)
-    content = read_named(path, 8 * count + ids_type.itemsize * _MOST_TOKENS_PER_BYTE * (len(texts.blob) + count))
-    if content is None or len(content) < 8 * count:
-        return None
-    lengths, unknown = np.frombuffer(content, "<i4", 2 * count).reshape(2, count)
-    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    if lengths.min(initial=0) < 0 or len(content) != 8 * count + ids_type.itemsize * int(offsets[-1]):
-        return None
-    ids = np.frombuffer(content, ids_type, offset=8 * count)
-    is_possible = ids.max(initial=0) < text_tokens and unknown.min(initial=0) >= NO_LANGUAGE
-    return TokenisedTexts(TextIds(ids, offsets), unknown) if is_possible and unknown.max(initial=0) < 0x110000 else None
 
 
 def choose_vocabulary(config: XTTSConfig, folder: Path, of_checkpoint: Path | None) -> VocabularyChoice:
@@ -215,13 +149,8 @@ def make_vocabulary(corpus: Corpus, path: Path, *, most_tokens: int) -> Tokenize
         running += len(text)
     wanted = len(characters) + max(LEAST_MERGES * len(texts), running // CHARACTERS_PER_MERGE)
     tokenizer = train_vocabulary(texts, path, text_tokens=min(most_tokens, wanted))
-    _log.info(
-        "Vocabulary: %d tokens for %s, made from %d texts, in %s.",
-        tokenizer.text_tokens,
-        ", ".join(tokenizer.languages),
-        sum(map(len, texts.values())),
-        path,
-    )
+    languages, count = ", ".join(tokenizer.languages), sum(map(len, texts.values()))
+    _log.info("Vocabulary: %d tokens for %s, made from %d texts, in %s.", tokenizer.text_tokens, languages, count, path)
     return tokenizer
 
 
@@ -256,18 +185,12 @@ def keep_vocabulary(corpus: Corpus, folder: Path, *, most_tokens: int) -> Path:
 
 
 def group_texts(corpus: Corpus) -> dict[str, list[str]]:
-    """The texts of each language that can be cleaned, by the code its tag has."""
+    """The texts of each language that can be cleaned."""
     texts: dict[str, list[str]] = {}
-    tags: list[str | None] = []
-    for name in corpus.language.names:
-        try:
-            tags.append(resolve_language(name))
-        except UnsupportedLanguageError:
-            tags.append(None)
     for code, text in zip(corpus.language.codes.tolist(), corpus.text, strict=True):
-        tag = tags[code]
-        if tag is not None:
-            texts.setdefault(tag, []).append(text)
+        language = corpus.language.names[code]
+        if language in CHARACTER_LIMITS:
+            texts.setdefault(language, []).append(text)
     return texts
 
 

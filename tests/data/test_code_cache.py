@@ -193,7 +193,7 @@ def test_the_last_of_the_disk_is_left_to_checkpoints_and_of_memory_to_the_run(tm
     cache.save()
     assert list_files(tmp_path) == []
     assert caplog.text.count("codes cannot be written") == 1
-    monkeypatch.setattr(code_cache, "read_free_memory_bytes", lambda: 40)
+    monkeypatch.setattr(code_cache, "read_free_memory_bytes", lambda: 2000)
     small = CodeCache(None, KEY)
     put(small, range(9))
     assert 0 < len(find_clips(small, range(9))) < 9

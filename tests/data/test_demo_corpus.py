@@ -1,6 +1,5 @@
 from collections import Counter
 
-import numpy as np
 import pytest
 import soundfile
 
@@ -14,7 +13,7 @@ def metadata():
 
 def test_has_a_clip_for_every_line_and_a_line_for_every_clip(metadata):
     clips = sorted(path.name for path in (demo_corpus_path() / "wavs").iterdir())
-    assert clips == sorted(f"{name}.flac" for name in metadata.audio)
+    assert [f"wavs/{name}" for name in clips] == sorted(metadata.audio)
 
 
 def test_has_one_clear_english_voice_another_one_and_persian(metadata):
@@ -22,14 +21,13 @@ def test_has_one_clear_english_voice_another_one_and_persian(metadata):
     assert voices == {("slt", "en"): 43, ("rms", "en"): 8, ("fa", "fa"): 8}
 
 
-def test_clips_are_short_loud_and_at_the_model_s_rate(metadata):
+def test_clips_are_short_and_have_their_texts(metadata):
     for name, text in zip(metadata.audio, metadata.text, strict=True):
-        audio, rate_hz = soundfile.read(demo_corpus_path() / "wavs" / f"{name}.flac")
-        assert (rate_hz, audio.ndim) == (22050, 1), name
-        assert 1.5 < len(audio) / rate_hz < 5.0, name
+        info = soundfile.info(demo_corpus_path() / name)
+        assert (info.samplerate, info.channels) == (22050, 1), name
         # Nobody speaks faster or slower than this: the right text belongs to the clip.
-        assert 8 < len(text) / (len(audio) / rate_hz) < 25, name
-        assert np.abs(audio).max() == pytest.approx(10 ** (-3 / 20), abs=1e-3), name
+        assert 1.5 < info.duration < 5.0, name
+        assert 8 < len(text) / info.duration < 25, name
 
 
 def test_is_small_and_says_where_it_comes_from():

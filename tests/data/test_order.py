@@ -1,11 +1,8 @@
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from myxtts.data.sampler import Kind, Place, Position, RunOrder, count_micro_batches
 from tests.data.test_sampler import samplers
-
-# A busy machine makes single examples slow; that is no finding.
-steady = settings(deadline=None)
 
 runs = st.fixed_dictionaries(
     {
@@ -31,7 +28,6 @@ def list_order(order):
     return [order.find_place(number) for number in range(order.first_number, order.end_number)]
 
 
-@steady
 @given(samplers(), runs)
 def test_the_stream_is_what_walking_through_it_gives(sampler, run):
     order = RunOrder(sampler, **run)
@@ -39,7 +35,6 @@ def test_the_stream_is_what_walking_through_it_gives(sampler, run):
     assert list_order(order) == list_places(sampler, **run)
 
 
-@steady
 @given(samplers(), runs, st.data())
 def test_a_resumed_stream_is_the_rest_of_the_unbroken_one(sampler, run, data):
     first_step = data.draw(st.integers(0, run["end_step"]))
@@ -56,7 +51,6 @@ def is_round_at(place, updates):
     return place.kind is Kind.VALIDATION and place.updates == updates
 
 
-@steady
 @given(samplers(), runs, st.data())
 def test_a_round_that_was_cut_off_comes_again(sampler, run, data):
     first_step = data.draw(st.integers(0, run["end_step"]))
@@ -68,7 +62,6 @@ def test_a_round_that_was_cut_off_comes_again(sampler, run, data):
     assert order.end_number == later.end_number
 
 
-@steady
 @given(samplers(), runs, st.integers(0, 25))
 def test_another_end_changes_no_number_before_the_former_last_round(sampler, run, more):
     order = RunOrder(sampler, **run)
@@ -78,7 +71,6 @@ def test_another_end_changes_no_number_before_the_former_last_round(sampler, run
     assert list_order(longer)[:shared] == list_order(order)[:shared]
 
 
-@steady
 @given(samplers(), st.integers(0, 10**9), st.integers(1, 10**6), st.integers(0, 500))
 def test_far_places_are_found_without_walking(sampler, step, interval, validation_batches):
     order = RunOrder(sampler, validation_batches, validation_interval=interval, end_step=step + 1)

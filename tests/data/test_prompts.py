@@ -57,21 +57,27 @@ def test_batches_hold_the_clips_that_prompts_are_cut_from(lj, kind):
 
 
 @pytest.mark.parametrize("kind", ["here", "2 workers", "tensorflow"])
-def test_a_broken_prompt_is_replaced_by_the_clip_itself(kind, tmp_path, caplog):
+def test_a_row_whose_prompt_cannot_be_read_is_replaced_and_again_in_a_resumed_run(kind, tmp_path, caplog):
     corpus = tmp_path / "corpus"
-    write_clips(corpus, ("a", "b"))
-    write_metadata(corpus, "a|One.", "b|Two.")
+    write_clips(corpus, "abcdefgh")
+    write_metadata(corpus, *(f"{name}|Word." for name in "abcdefgh"))
     texted = scan_small(corpus, tmp_path / "index")
-    (broken,) = (corpus / "wavs").glob("b.*")
-    broken.unlink()
-    with open_reader(
-        texted, kind, sampler=make_sampler(texted.corpus, batch_size=1), prompts_from_speaker=True
-    ) as reader:
-        batches = [copy.deepcopy(batch) for batch in read_steps(reader, 0, 2)]
-    assert "b.wav (step 0) is not used as a prompt: missing" in caplog.text
+    broken = corpus / "wavs" / "b.wav"
+    hidden = broken.rename(tmp_path / "b.wav")
+    sampler = make_sampler(texted.corpus, batch_size=2)
+    with open_reader(texted, kind, sampler=sampler, prompts_from_speaker=True) as reader:
+        batches = [copy.deepcopy(batch) for batch in read_steps(reader, 0, 8)]
+        failures = reader.journal.list_failures()
+    assert any(failure.clip != 1 for failure in failures), "clips that were to hear it"
+    assert "wavs/b.wav (step 0) is replaced by another clip: missing" in caplog.text
+    assert {drop.file for drop in reader.report.replaced} == {"wavs/b.wav"}
     for batch in batches:
-        assert batch.clips_B.tolist() == [0]
-        np.testing.assert_array_equal(batch.prompt_BS, batch.wav_BS)
+        assert 1 not in batch.clips_B
+        assert batch.prompt_BS[batch.weights_B > 0].any(axis=1).all()
+    hidden.rename(broken)
+    journal = ReplacementJournal(failures)
+    with open_reader(texted, sampler=sampler, prompts_from_speaker=True, journal=journal) as reader:
+        assert freeze_all(read_steps(reader, 0, 8)) == freeze_all(batches)
 
 
 def test_batches_of_changing_length_hold_whole_prompts(lj):
@@ -85,19 +91,3 @@ def test_batches_of_changing_length_hold_whole_prompts(lj):
             assert (ends <= batch.wav_lengths_B).all(), "a prompt is never longer than the clip that hears it"
             short += batch.wav_BS.shape[1] < make_sampler(lj.corpus).plan.buckets[batch.bucket_number].samples
     assert short > 0
-
-
-def test_a_resumed_run_repeats_broken_prompts_even_if_they_can_be_read_again(tmp_path):
-    corpus = tmp_path / "corpus"
-    write_clips(corpus, "abcd")
-    write_metadata(corpus, *(f"{name}|Word." for name in "abcd"))
-    texted = scan_small(corpus, tmp_path / "index")
-    broken = corpus / "wavs" / "b.wav"
-    hidden = broken.rename(tmp_path / "b.wav")
-    with open_reader(texted, prompts_from_speaker=True) as reader:
-        before = freeze_all(read_steps(reader, 0, 6))
-        failures = reader.journal.list_failures()
-    assert any(failure.row < 0 for failure in failures)
-    hidden.rename(broken)
-    with open_reader(texted, prompts_from_speaker=True, journal=ReplacementJournal(failures)) as reader:
-        assert freeze_all(read_steps(reader, 0, 6)) == before

@@ -3,7 +3,6 @@ import os
 import numpy as np
 import psutil
 import pytest
-import soundfile
 
 from myxtts.audio.augment import choose_evaluation_slices, draw_slices
 from myxtts.audio.reading import read_clip
@@ -40,19 +39,6 @@ def test_all_engines_give_the_same_bits(corpus, request):
     expected = read_epoch(texted)
     for kind in ENGINES[1:]:
         assert read_epoch(texted, kind) == expected, kind
-
-
-@pytest.mark.parametrize("rate_hz", [16000, 48000])
-def test_clips_of_other_rates_have_the_same_bits_whoever_reads_them(rate_hz, tmp_path):
-    (tmp_path / "corpus/wavs").mkdir(parents=True)
-    for name, seconds in (("a", 1.0), ("b", 2.3), ("c", 4.1)):
-        noise = np.random.default_rng(len(name)).normal(size=round(seconds * rate_hz))
-        soundfile.write(tmp_path / f"corpus/wavs/{name}.wav", 0.1 * noise, rate_hz)
-    write_metadata(tmp_path / "corpus", "a|One.", "b|Two.", "c|Three.")
-    texted = scan_small(tmp_path / "corpus", tmp_path / "index")
-    epoch = read_epoch(texted, "here")
-    for kind in ENGINES[1:]:
-        assert read_epoch(texted, kind) == epoch, kind
 
 
 def test_a_batch_holds_what_the_files_say(mixed):

@@ -199,9 +199,6 @@ def test_a_clip_that_keeps_killing_readers_is_replaced(signal, lj, tmp_path, mon
     (failure,) = reader.journal.list_failures()
     assert failure.clip == deadly
     (drop,) = reader.report.replaced
-    assert (
-        drop.detail
-        == f"{ {11: 2, 9: 5}[signal] } reader processes died while they read it, the last of signal {signal}"
-    )
+    assert drop.detail == f"3 reader processes died while they read it, the last of signal {signal}"
     with open_reader(lj, sampler=sampler, journal=reader.journal) as other:
         assert freeze_all(read_steps(other, 0, 4)) == batches

@@ -34,18 +34,6 @@ def test_a_failed_clip_gives_way_to_one_of_its_bucket_and_only_there():
     assert list_rows(replace_failed(other, sampler, journal)) == list_rows(other)
 
 
-def test_a_batch_that_is_replaced_again_and_again_never_has_a_clip_twice():
-    sampler = make_sampler()
-    batch, journal = sampler.make_batch(3), ReplacementJournal()
-    seen = []
-    for _ in range(3):
-        clips = np.concatenate(list_rows(replace_failed(batch, sampler, journal))).tolist()
-        seen += clips
-        for row, clip in enumerate(clips):
-            journal.record(Failure(3, row, clip))
-    assert len(set(seen)) == len(seen) == 3 * len(batch.clips)
-
-
 def test_a_row_without_any_substitute_is_empty():
     sampler = IndexSampler(plan_buckets(np.array([9000, 9000]), np.array([5, 5]), batch_size=2), seed=0)
     journal = ReplacementJournal([Failure(0, 0, find_clip(sampler, 0, 0))])
