@@ -86,7 +86,7 @@ def choose_clips(data: RunData, config: XTTSConfig) -> CorpusBatches:
     sampler = IndexSampler(plan, seed=config.training.seed, accumulation=config.training.gradient_accumulation_steps)
     average_s = corpus.total_seconds / len(corpus)
     print(f"Corpus   {corpus.root}: {len(corpus)} clips of {average_s:.1f} s on average, read from memory")
-    return CorpusBatches(corpus, data.train_ids.take(some), sampler)
+    return CorpusBatches(corpus, sampler)
 
 
 def bench_stages(maker: CorpusBatches, tokenizer: Tokenizer, seconds: float) -> None:
@@ -256,7 +256,7 @@ def read_naively(maker: CorpusBatches, batch_size: int, is_plain_wav: bool) -> I
 
     steps = range(maker.sampler.steps_per_epoch)
     order = np.concatenate([maker.sampler.make_batch(step).clips for step in steps]).astype(np.intp)
-    ids = maker.ids.take(order)
+    ids = maker.corpus.ids.take(order)
     paths = tf.constant([os.fsencode(maker.corpus.find_file(clip)) for clip in order.tolist()])
     texts = tf.RaggedTensor.from_row_splits(ids.ids.astype(np.int32), ids.offsets)
     dataset = tf.data.Dataset.from_tensor_slices((paths, texts)).repeat().map(load, num_parallel_calls=tf.data.AUTOTUNE)

@@ -103,7 +103,6 @@ def has_exact_kernel(from_hz: int, to_hz: int) -> bool:
 
 @lru_cache(maxsize=32)
 def make_kernel(from_hz: int, to_hz: int) -> SincKernel:
-    """The taps that turn `from_hz` into `to_hz`."""
     down, up = _reduce(from_hz, to_hz)
     margin = _reach_of_tap(down, up)
     widest = math.ceil(BAND_OUTPUTS * down / up) + 2 * margin + 2

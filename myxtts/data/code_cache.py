@@ -96,7 +96,6 @@ def digest_arrays(arrays: Mapping[str, NDArray[Any]]) -> str:
 
 
 def find_key_folder(directory: Path, key: CodeKey) -> Path:
-    """Where codes of a key are kept."""
     return directory / hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -67,7 +67,6 @@ class TextColumn:
         return self.blob.data, self.offsets
 
     def take(self, rows: NDArray[np.intp]) -> TextColumn:
-        """A column of the entries at `rows`, in that order."""
         return TextColumn(*take_pieces(self.blob, self.offsets, rows))
 
 
@@ -107,7 +106,6 @@ class NameColumn:
         return "|".join(self.names).encode(), self.codes
 
     def take(self, rows: NDArray[np.intp]) -> NameColumn:
-        """A column of the entries at `rows`, in that order; its names are only those that occur in it."""
         used, first, codes = np.unique(self.codes[rows], return_index=True, return_inverse=True)
         order = np.argsort(first, kind="stable")
         rank = np.empty_like(order)
@@ -157,6 +155,32 @@ def digest_parts(*parts: bytes | memoryview | NDArray[np.generic]) -> str:
 
 
 @dataclass(frozen=True, eq=False)
+class TextIds:
+    """Token ids in one column, two bytes each where the vocabulary allows it."""
+
+    ids: NDArray[np.unsignedinteger]
+    offsets: NDArray[np.int64]
+    """Where each text starts; one more than there are texts."""
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, text: int) -> NDArray[np.unsignedinteger]:
+        return self.ids[self.offsets[text] : self.offsets[text + 1]]
+
+    def take(self, texts: NDArray[np.intp]) -> TextIds:
+        return TextIds(*take_pieces(self.ids, self.offsets, texts))
+
+    def pad(self, texts: NDArray[np.integer], width: int) -> NDArray[np.int32]:
+        """(texts, width) ids with zeros behind each text; negative numbers give rows of zeros."""
+        starts, lengths = self.offsets[texts], np.where(texts >= 0, self.offsets[texts + 1] - self.offsets[texts], 0)
+        columns = np.arange(width)
+        is_own = columns < lengths[:, None]
+        places = np.where(is_own, starts[:, None] + columns, 0)
+        return np.where(is_own, self.ids[places], 0).astype(np.int32)
+
+
+@dataclass(frozen=True, eq=False)
 class Corpus:
     """Usable clips in metadata order. Clip numbers are positions in these columns."""
 
@@ -169,7 +193,9 @@ class Corpus:
     samples: NDArray[np.int64]
     """Each clip's length at the model's rate, whatever the file's own rate."""
     tokens: NDArray[np.int32]
-    """Each text's length in tokens."""
+    """Each text's length in tokens; in characters where there is no vocabulary."""
+    ids: TextIds
+    """Each text's tokens; none where there is no vocabulary."""
     size_bytes: NDArray[np.int64]
     mtime_ns: NDArray[np.int64]
     """With the size, a file's identity for caches."""
@@ -178,7 +204,6 @@ class Corpus:
         return len(self.samples)
 
     def take(self, clips: NDArray[np.intp]) -> Corpus:
-        """A corpus of these clips, in this order. They are numbered anew."""
         columns = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "root"}
         return Corpus(root=self.root, **{name: column.take(clips) for name, column in columns.items()})
 

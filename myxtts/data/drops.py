@@ -67,7 +67,6 @@ class DropReport:
         return "\n".join([f"{'reason':<{width}}  {'clips':>7}  files", *rows, *advice, total])
 
     def to_json(self) -> dict[str, Any]:
-        """The whole report as JSON values."""
         return {
             "lines": self.lines,
             "kept": self.lines - len(self.drops),

@@ -42,7 +42,6 @@ from myxtts.data.sampler import (
     follow_position,
     replace_failed,
 )
-from myxtts.data.texts import TextIds
 from myxtts.errors import DropReason, ReadingError
 from myxtts.units import SAMPLES_PER_CODE
 
@@ -85,7 +84,6 @@ class HostBatch:
 
     @property
     def rows(self) -> int:
-        """Rows of this batch, empty ones included."""
         return len(self.clips_B)
 
 
@@ -94,7 +92,6 @@ class CorpusBatches:
     """The batches of one corpus: what each needs, and from that the batch."""
 
     corpus: Corpus
-    ids: TextIds
     sampler: IndexSampler
     _: KW_ONLY
     for_validation: bool = False
@@ -107,7 +104,7 @@ class CorpusBatches:
     """The rows that are made."""
 
     def __post_init__(self) -> None:
-        assert len(self.corpus) == len(self.ids) == len(self.sampler.plan.bucket_of_clip), "three views of one corpus"
+        assert len(self.corpus) == len(self.sampler.plan.bucket_of_clip), "two views of one corpus"
         self._prompts: SpeakerPrompts | None = None
         if self.prompts_from_speaker:
             seed, is_fixed = self.sampler.seed, self.for_validation
@@ -170,7 +167,7 @@ class CorpusBatches:
             weights_B=is_clip.astype(np.float32),
             wav_BS=wav_BS[: len(clips)],
             wav_lengths_B=wav_lengths,
-            text_BL=self.ids.pad(clips, tokens),
+            text_BL=self.corpus.ids.pad(clips, tokens),
             text_lengths_B=text_lengths,
             slice_starts_B=np.where(is_clip, slices.starts, 0),
             slice_lengths_B=np.where(is_clip, slices.lengths, 0),
@@ -434,14 +431,10 @@ def find_batches(
     data: RunData, kind: Kind, config: DataConfig, reads_prompts: bool = False, share: RowShare = WHOLE
 ) -> CorpusBatches:
     """The batches of a kind in a run. Those of validation only where there are clips to validate with."""
-    if kind is Kind.TRAIN:
-        corpus, ids, sampler = data.train, data.train_ids, data.sampler
-    else:
-        assert data.validation_sampler is not None
-        corpus, ids, sampler = data.validation, data.validation_ids, data.validation_sampler
+    corpus, sampler = (data.train, data.sampler) if kind is Kind.TRAIN else (data.validation, data.validation_sampler)
+    assert sampler is not None
     return CorpusBatches(
         corpus,
-        ids,
         sampler,
         for_validation=kind is Kind.VALIDATION,
         static_shapes=config.pad_to_fixed_length,

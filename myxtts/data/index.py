@@ -90,7 +90,6 @@ class ClipIndex:
         return values, known
 
     def append(self, rows: NDArray[np.int64]) -> None:
-        """Remember rows of a key and values."""
         if self._folder is None or not len(rows):
             return
         try:

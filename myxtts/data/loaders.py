@@ -42,7 +42,6 @@ class ClipFile(NamedTuple):
 
 
 def find_clip_file(corpus: Corpus, clip: int) -> ClipFile:
-    """The file of a clip, as its corpus has it."""
     return ClipFile(
         # Not by joining paths: that would cost as much as reading a small clip.
         f"{corpus.root}/{corpus.audio[clip]}",
@@ -118,7 +117,6 @@ class Load:
         return len(self.files)
 
     def note(self, row: int, failure: LoadFailure | None) -> None:
-        """A row was tried."""
         self.pending.discard(row)
         if failure:
             self.failures[row] = failure
@@ -205,11 +203,9 @@ class SlotMemory:
 
     @property
     def has_room(self) -> bool:
-        """Whether there is a slot to write to."""
         return bool(self._free)
 
     def acquire(self) -> int:
-        """A slot to write to."""
         slot = self._free.pop()
         if slot == self._touched:
             try:
@@ -228,7 +224,6 @@ class SlotMemory:
         return np.ndarray((rows, samples), np.float32, self._memory, slot * self.slot_bytes)
 
     def release(self, slot: int) -> None:
-        """Give a slot back."""
         # In whichever thread drops the last reference to a lease: both are single operations on built-in types.
         self._leased.discard(slot)
         self._free.append(slot)

@@ -17,8 +17,8 @@ from myxtts.data.buckets import plan_shared_buckets
 from myxtts.data.corpus import Corpus, Progress, digest_parts, read_snapshot, write_snapshot
 from myxtts.data.drops import DropReport
 from myxtts.data.sampler import Failure, IndexSampler, ReplacementJournal
-from myxtts.data.scan import ScanResult, scan_data
-from myxtts.data.texts import TextIds, choose_vocabulary
+from myxtts.data.scan import scan_data
+from myxtts.data.texts import choose_vocabulary
 from myxtts.errors import CorpusError
 from myxtts.files import read_bytes
 from myxtts.hashing import digest64, hash_words
@@ -192,8 +192,6 @@ class RunData:
     train: Corpus
     validation: Corpus
     """May be empty: then there is no sampler for it."""
-    train_ids: TextIds
-    validation_ids: TextIds
     sampler: IndexSampler
     validation_sampler: IndexSampler | None
     """Its epoch 0, in order, is a round of validation: every clip once, one micro-batch a step."""
@@ -208,7 +206,6 @@ class RunData:
 
     @cached_property
     def validation_batches(self) -> int:
-        """Batches of a validation round."""
         return self.validation_sampler.plan.batches_per_epoch if self.validation_sampler else 0
 
 
@@ -226,11 +223,11 @@ def collect_run_data(
     scan = scan_data(config, "train", choose_vocabulary(config, folder, vocabulary), progress)
     assert scan.vocabulary is not None
     tokenizer = Tokenizer(scan.vocabulary)
-    train, train_ids = _settle(scan)
+    train = _settle(scan.corpus)
     report, seed, batch_size = scan.drops, config.training.seed, config.data.batch_size
     if config.data.val_data:
         other = scan_data(config, "eval", tokenizer.path, progress)
-        validation, validation_ids = _settle(other)
+        validation = _settle(other.corpus)
         report = DropReport(
             lines=report.lines + other.drops.lines,
             kept_seconds=report.kept_seconds + other.drops.kept_seconds,
@@ -239,8 +236,7 @@ def collect_run_data(
         _warn_of_overlap(train, validation)
     else:
         trained, apart = split_corpus(train, seed)
-        validation, validation_ids = train.take(apart), train_ids.take(apart)
-        train, train_ids = train.take(trained), train_ids.take(trained)
+        train, validation = train.take(trained), train.take(apart)
     if batch_size > len(train):
         _log.warning(
             "--batch-size %d is more than the %d clips there are to train on: a batch holds %d.",
@@ -252,8 +248,6 @@ def collect_run_data(
     return RunData(
         train=train,
         validation=validation,
-        train_ids=train_ids,
-        validation_ids=validation_ids,
         sampler=sampler,
         validation_sampler=IndexSampler(plans[1], seed=seed) if len(plans) > 1 else None,
         tokenizer_path=tokenizer.path,
@@ -265,10 +259,9 @@ def collect_run_data(
     )
 
 
-def _settle(scan: ScanResult) -> tuple[Corpus, TextIds]:
-    assert scan.ids is not None
+def _settle(corpus: Corpus) -> Corpus:
     # Absolute: the processes of a run need not work in the folder it was started in.
-    return replace(scan.corpus, root=scan.corpus.root.absolute()), scan.ids
+    return replace(corpus, root=corpus.root.absolute())
 
 
 def _warn_of_overlap(train: Corpus, validation: Corpus) -> None:

@@ -67,7 +67,6 @@ class GlobalBatch:
 
     @property
     def clips(self) -> Clips:
-        """The clip numbers of all rows, empty rows left out."""
         rows = np.concatenate([micro_batch.clips for micro_batch in self.micro_batches])
         clips: Clips = rows[rows != EMPTY_ROW]
         return clips
@@ -134,7 +133,6 @@ class IndexSampler:
         return -(-self.plan.batches_per_epoch // self.accumulation)
 
     def find_epoch(self, step: int) -> int:
-        """The epoch, from 0, that a global step belongs to."""
         return step // self.steps_per_epoch
 
     def make_batch(self, step: int) -> GlobalBatch:
@@ -186,7 +184,6 @@ def count_micro_batches(sampler: IndexSampler, step: int) -> int:
 
 
 def follow_position(sampler: IndexSampler, position: Position) -> Position:
-    """The place after this one."""
     if position.micro_batch + 1 < count_micro_batches(sampler, position.step):
         return Position(position.step, position.micro_batch + 1)
     return Position(position.step + 1)
@@ -229,11 +226,9 @@ class ReplacementJournal:
         self._steps.setdefault(failure.step, set()).add(failure)
 
     def list_failures(self, first_step: int = 0) -> list[Failure]:
-        """All failures at or after a step, sorted."""
         return [failure for step in sorted(self._steps) if step >= first_step for failure in self.list_step(step)]
 
     def list_step(self, step: int) -> list[Failure]:
-        """The failures of a step, sorted."""
         return sorted(self._steps.get(step, ()))
 
 

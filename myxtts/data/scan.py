@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from myxtts import __version__
 from myxtts.audio.reading import check_clip, inspect_clip
 from myxtts.config import XTTSConfig
-from myxtts.data.corpus import Corpus, Progress
+from myxtts.data.corpus import Corpus, Progress, TextIds
 from myxtts.data.drops import Drop, DropReport
 from myxtts.data.index import ClipIndex, choose_index_folder
 from myxtts.data.ljspeech import Metadata, Split, demo_corpus_path, read_metadata
 from myxtts.data.task_processes import Crashed, ProcessTask, Work, count_cores, run_task
-from myxtts.data.texts import NO_LANGUAGE, TextIds, VocabularyChoice, tokenise_texts
+from myxtts.data.texts import NO_LANGUAGE, VocabularyChoice, tokenise_texts
 from myxtts.errors import ClipError, CorpusError, DropReason
 from myxtts.hashing import digest64, hash_words
 from myxtts.text.normalise import CHARACTER_LIMITS
@@ -91,8 +91,6 @@ class ScanResult:
     """Audio files that had to be read; those known from an earlier scan are not."""
     kept_in: Path | None
     """Where all this is remembered, for whoever looks at the corpus next."""
-    ids: TextIds | None
-    """Of the corpus's texts; None where there is no vocabulary."""
     vocabulary: Path | None
 
 
@@ -156,14 +154,16 @@ def scan_corpus(
     judge = partial(_judge_lines, metadata, audio)
     limits = limits or ClipLimits()
     tokens, unknown = _count_characters(metadata)
+    ids = TextIds(np.zeros(0, np.uint16), np.zeros(len(metadata) + 1, np.int64))
     if callable(vocabulary):
-        usable, _, _ = judge(tokens, unknown, replace(limits, max_tokens=sys.maxsize))
+        usable, _ = judge(ids, tokens, unknown, replace(limits, max_tokens=sys.maxsize))
         vocabulary = vocabulary(usable) if len(usable) else None
-    texts = None
     if vocabulary is not None:
-        texts = tokenise_texts(metadata.text, metadata.language, vocabulary, processes=processes, progress=progress)
-        tokens, unknown = np.diff(texts.ids.offsets), texts.unknown
-    corpus, kept, drops = judge(tokens, unknown, limits)
+        ids, unknown = tokenise_texts(
+            metadata.text, metadata.language, vocabulary, processes=processes, progress=progress
+        )
+        tokens = np.diff(ids.offsets)
+    corpus, drops = judge(ids, tokens, unknown, limits)
     drops = [*metadata.malformed, *drops]
     report = DropReport(
         lines=len(metadata) + len(metadata.malformed), kept_seconds=corpus.total_seconds, drops=tuple(drops)
@@ -177,7 +177,7 @@ def scan_corpus(
         )
     _log.log(logging.WARNING if report.drops else logging.INFO, "%s:\n%s", path, report.format_table())
     _log.info("What was found out is kept in %s.", folder or "memory only")
-    return ScanResult(corpus, report, checked, folder, texts.ids.take(kept) if texts else None, vocabulary)
+    return ScanResult(corpus, report, checked, folder, vocabulary)
 
 
 def make_clip_check() -> Work:
@@ -245,7 +245,7 @@ def _encode_clip(result: Any) -> tuple[list[int], bool]:
 
 
 def _count_characters(metadata: Metadata) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """The texts' lengths, where every character is a token, and what `TokenisedTexts.unknown` says of them then."""
+    """The texts' lengths, where every character is a token, and what `tokenise_texts` says of their characters then."""
     lengths = np.fromiter(map(len, metadata.text), dtype=np.int64, count=len(metadata))
     is_read = np.array([0 if name in CHARACTER_LIMITS else NO_LANGUAGE for name in metadata.language.names], np.int32)
     return lengths, is_read[metadata.language.codes]
@@ -257,11 +257,12 @@ def _count_characters(metadata: Metadata) -> tuple[NDArray[np.int64], NDArray[np
 def _judge_lines(
     metadata: Metadata,
     audio: NDArray[np.int64],
+    ids: TextIds,
     tokens: NDArray[np.int64],
     unknown: NDArray[np.int32],
     limits: ClipLimits,
-) -> tuple[Corpus, NDArray[np.intp], list[Drop]]:
-    """The clips that can be used, their lines, and every line that gives none, with the first reason found."""
+) -> tuple[Corpus, list[Drop]]:
+    """The clips that can be used, and every line that gives none, with the first reason found."""
     frames, rate_hz, problem = audio.T
     # Rounded up, as the resampler does.
     samples = -(-frames * SAMPLE_RATE_HZ // np.maximum(rate_hz, 1))
@@ -289,6 +290,7 @@ def _judge_lines(
         language=metadata.language.take(kept),
         samples=samples[kept],
         tokens=tokens[kept].astype(np.int32),
+        ids=ids.take(kept),
         size_bytes=metadata.size_bytes[kept],
         mtime_ns=metadata.mtime_ns[kept],
     )
@@ -307,4 +309,4 @@ def _judge_lines(
         for row in np.flatnonzero(verdict >= 0).tolist()
         for reason in [_REASONS[verdict[row]]]
     ]
-    return corpus, kept, drops
+    return corpus, drops

@@ -47,7 +47,6 @@ class ProcessTask:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def load(self) -> Work:
-        """The work, ready to be done in this process."""
         module, _, name = self.factory.partition(":")
         work: Work = getattr(importlib.import_module(module), name)(**self.settings)
         return work
@@ -61,7 +60,6 @@ class Crashed:
 
 
 def count_cores() -> int:
-    """The cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 

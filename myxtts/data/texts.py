@@ -6,7 +6,6 @@ import logging
 import os
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from myxtts.config import XTTSConfig
-from myxtts.data.corpus import Corpus, NameColumn, Progress, TextColumn, digest_parts, take_pieces
+from myxtts.data.corpus import Corpus, NameColumn, Progress, TextColumn, TextIds, digest_parts
 from myxtts.data.task_processes import Crashed, ProcessTask, Work, run_task
 from myxtts.errors import CorpusError, MissingLanguageTagError, ReadingError, UnsupportedLanguageError, VocabularyError
 from myxtts.files import WriteError, open_file_atomically, read_text
@@ -44,46 +43,10 @@ CHARACTERS_PER_MERGE = 500
 """More merges than the texts have multiples of this would make tokens too rare to be learnt."""
 
 
-@dataclass(frozen=True, eq=False)
-class TextIds:
-    """Token ids in one column, two bytes each where the vocabulary allows it."""
-
-    ids: NDArray[np.unsignedinteger]
-    offsets: NDArray[np.int64]
-    """Where each text starts; one more than there are texts."""
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, text: int) -> NDArray[np.unsignedinteger]:
-        return self.ids[self.offsets[text] : self.offsets[text + 1]]
-
-    def take(self, texts: NDArray[np.intp]) -> TextIds:
-        """A column of these texts, in this order."""
-        return TextIds(*take_pieces(self.ids, self.offsets, texts))
-
-    def pad(self, texts: NDArray[np.integer], width: int) -> NDArray[np.int32]:
-        """(texts, width) ids with zeros behind each text; negative numbers give rows of zeros."""
-        starts, lengths = self.offsets[texts], np.where(texts >= 0, self.offsets[texts + 1] - self.offsets[texts], 0)
-        columns = np.arange(width)
-        is_own = columns < lengths[:, None]
-        places = np.where(is_own, starts[:, None] + columns, 0)
-        return np.where(is_own, self.ids[places], 0).astype(np.int32)
-
-
-@dataclass(frozen=True, eq=False)
-class TokenisedTexts:
-    """All texts of a corpus, those that cannot be used included."""
-
-    ids: TextIds
-    unknown: NDArray[np.int32]
-    """Of each text the first character that the vocabulary lacks: its code point, 0 or `NO_LANGUAGE`."""
-
-
 def tokenise_texts(
     texts: TextColumn, languages: NameColumn, vocabulary: Path, *, processes: int, progress: Progress
-) -> TokenisedTexts:
-    """The ids of all texts.
+) -> tuple[TextIds, NDArray[np.int32]]:
+    """The ids of all texts, and of each text the first character that the vocabulary lacks: its code point, 0 or `NO_LANGUAGE`.
 
     Args:
         processes: how many may be started; 0 does it in this one.
@@ -109,11 +72,11 @@ def tokenise_texts(
             offsets[written] = len(ids)
         if done % _PROGRESS_STEP == 0 or done == count:
             progress("text", done, count)
-    return TokenisedTexts(TextIds(np.frombuffer(ids, f"<u{ids.itemsize}"), offsets), unknown)
+    return TextIds(np.frombuffer(ids, f"<u{ids.itemsize}"), offsets), unknown
 
 
 def make_tokeniser(vocabulary: str) -> Work:
-    """The work of tokenising: takes a text and its language; gives what `TokenisedTexts.unknown` says of it, and its ids."""
+    """The work of tokenising: takes a text and its language; gives its first unknown character, as above, and its ids."""
     tokenizer = Tokenizer(vocabulary)
 
     def tokenise(item: tuple[str, str]) -> list[int]:

@@ -118,7 +118,6 @@ def say_integer(digits: str, language: str) -> str:
 
 
 def spell_digits(digits: str, language: str) -> str:
-    """Each digit of a string of digits 0 to 9 as a word of its own."""
     words = {digit: say_integer(digit, language) for digit in set(digits)}
     return " ".join(words[digit] for digit in digits)
 

@@ -30,7 +30,6 @@ def say_cardinal(digits: str) -> str:
 
 
 def spell_digits(digits: str) -> str:
-    """Each digit as a word of its own."""
     return " ".join(map(say_cardinal, digits))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,7 @@ from myxtts.data.ljspeech import demo_corpus_path
 from myxtts.data.loaders import LoadingEngine, ProcessEngine
 from myxtts.data.sampler import IndexSampler, Position, ReplacementJournal, count_micro_batches
 from myxtts.data.scan import ClipLimits, scan_corpus
-from myxtts.data.texts import TextIds
-from myxtts.text.vocabulary import train_vocabulary
+from myxtts.data.texts import make_vocabulary
 from tests.support.shared_files import ASSETS, find_shared
 
 VOCABULARY = ASSETS / "tiny_vocab.json"
@@ -28,28 +27,16 @@ SLOT_SAMPLES = 1 << 22
 DEPTH = 6
 
 
-@dataclass(frozen=True, eq=False)
-class Texted:
-    """A corpus and its token ids."""
-
-    corpus: Corpus
-    ids: TextIds
-
-
-def scan_small(path: Path, index_folder: Path, vocabulary: Path = VOCABULARY) -> Texted:
+def scan_small(path: Path, index_folder: Path, vocabulary: Path = VOCABULARY) -> Corpus:
     """A corpus scanned with a small vocabulary."""
     limits = ClipLimits(max_tokens=402)
-    result = scan_corpus(path, limits=limits, vocabulary=vocabulary, processes=0, index_folder=index_folder)
-    return Texted(result.corpus, result.ids)
+    return scan_corpus(path, limits=limits, vocabulary=vocabulary, processes=0, index_folder=index_folder).corpus
 
 
-def scan_demo(folder: Path) -> Texted:
+def scan_demo(folder: Path) -> Corpus:
     """The demo corpus, which has two languages, with a vocabulary made for it."""
     corpus = scan_corpus(demo_corpus_path(), processes=0, index_folder=folder).corpus
-    texts: dict[str, list[str]] = {}
-    for clip in range(len(corpus)):
-        texts.setdefault(corpus.language[clip], []).append(corpus.text[clip])
-    vocabulary = train_vocabulary(texts, folder / "vocab.json", text_tokens=300).path
+    vocabulary = make_vocabulary(corpus, folder / "vocab.json", most_tokens=300).path
     return scan_small(demo_corpus_path(), folder, vocabulary)
 
 
@@ -106,7 +93,7 @@ class CountingEngine(LoadingEngine):
 
 @contextmanager
 def open_reader(
-    texted: Texted,
+    corpus: Corpus,
     kind: str | LoadingEngine = "here",
     *,
     sampler: IndexSampler | None = None,
@@ -116,8 +103,8 @@ def open_reader(
     **options: Any,
 ) -> Iterator[BatchReader]:
     """A reader with an engine, which it closes."""
-    batches = CorpusBatches(texted.corpus, texted.ids, sampler or make_sampler(texted.corpus), **options)
-    report = DropReport(lines=len(texted.corpus), kept_seconds=texted.corpus.total_seconds)
+    batches = CorpusBatches(corpus, sampler or make_sampler(corpus), **options)
+    report = DropReport(lines=len(corpus), kept_seconds=corpus.total_seconds)
     with (
         make_engine(kind, depth) if isinstance(kind, str) else kind as engine,
         BatchReader(batches, engine, depth=depth, report=report, journal=journal, end_step=end_step) as reader,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import soundfile
 
-from myxtts.data.corpus import Corpus, NameColumnBuilder, TextColumnBuilder
+from myxtts.data.corpus import Corpus, NameColumnBuilder, TextColumnBuilder, TextIds
 
 
 def make_tone(seconds: float = 1.0, rate_hz: int = 22050) -> np.ndarray:
@@ -47,6 +47,7 @@ def make_clips(root: Path, audio: Sequence[str], **columns: Any) -> Corpus:
         language=build(NameColumnBuilder(), columns.get("language", ["en"] * count)),
         samples=np.array(columns.get("samples", [22050] * count), np.int64),
         tokens=np.array(columns.get("tokens", [5] * count), np.int32),
+        ids=TextIds(np.zeros(0, np.uint16), np.zeros(count + 1, np.int64)),
         size_bytes=np.full(count, 44, np.int64),
         mtime_ns=np.full(count, 1 << 60, np.int64),
     )

@@ -50,7 +50,7 @@ def test_the_engine_follows_from_settings_and_files_and_is_said(
 ):
     caplog.set_level(logging.INFO)
     data = DataConfig(num_workers=workers, use_tf_native_loading=native)
-    with open_engine(data, [request.getfixturevalue(corpus).corpus], AHEAD) as opened:
+    with open_engine(data, [request.getfixturevalue(corpus)], AHEAD) as opened:
         assert type(opened) is engine
     assert words in caplog.text
 
@@ -59,7 +59,7 @@ def test_one_larger_file_among_many_is_found_by_its_size(tmp_path):
     write_clips(tmp_path / "corpus", ["a", "c"])
     soundfile.write(tmp_path / "corpus/wavs/b.wav", make_tone(), 22050, subtype="FLOAT")
     write_metadata(tmp_path / "corpus", "a|Plain.", "b|Float.", "c|Plain.")
-    corpus = scan_small(tmp_path / "corpus", tmp_path / "index").corpus
+    corpus = scan_small(tmp_path / "corpus", tmp_path / "index")
     objection = explain_no_native_loading([corpus])
     assert objection == "1 of 3 clips are not 16-bit PCM mono wav at 22050 Hz, such as wavs/b.wav"
 
@@ -82,7 +82,7 @@ def test_automatic_workers_are_as_many_as_cores_but_not_too_many(monkeypatch):
 )  # fmt: skip
 def test_reading_ahead_is_said_where_something_reads_ahead(lj, caplog, settings, said):
     caplog.set_level(logging.INFO)
-    with open_engine(DataConfig(**settings), [lj.corpus], AHEAD, batches=AHEAD):
+    with open_engine(DataConfig(**settings), [lj], AHEAD, batches=AHEAD):
         pass
     lines = [
         record.getMessage()
@@ -103,7 +103,7 @@ def test_reading_ahead_is_said_where_something_reads_ahead(lj, caplog, settings,
     ],
 )
 def test_read_ahead_is_what_was_asked_for_as_far_as_a_quarter_of_the_memory_allows(lj, room, settings, depth):
-    plan = make_sampler(lj.corpus).plan
+    plan = make_sampler(lj).plan
     largest = max(bucket.rows * bucket.samples for bucket in plan.buckets)
     ahead = choose_read_ahead(DataConfig(), [plan], free_bytes=largest * 4 * 4 * room, **settings)
     assert (ahead.depth, ahead.slot_samples) == (depth, largest * settings.get("clips_per_row", 1))

@@ -28,7 +28,7 @@ ENGINES = ["here", "3 workers", "tensorflow"]
 
 
 def read_epoch(texted, kind="here", *, sampler=None, **options):
-    sampler = sampler or make_sampler(texted.corpus)
+    sampler = sampler or make_sampler(texted)
     with open_reader(texted, kind, sampler=sampler, **options) as reader:
         return freeze_all(read_steps(reader, 0, sampler.steps_per_epoch))
 
@@ -42,7 +42,7 @@ def test_all_engines_give_the_same_bits(corpus, request):
 
 
 def test_a_batch_holds_what_the_files_say(mixed):
-    sampler = make_sampler(mixed.corpus, accumulation=2)
+    sampler = make_sampler(mixed, accumulation=2)
     tokenizer = Tokenizer(VOCABULARY)
     with open_reader(mixed, "2 workers", sampler=sampler) as reader:
         for batch in read_steps(reader, 0, sampler.steps_per_epoch):
@@ -52,8 +52,8 @@ def test_a_batch_holds_what_the_files_say(mixed):
                 if clip == EMPTY_ROW:
                     assert_empty(batch, row)
                     continue
-                wav = read_clip(mixed.corpus.find_file(clip))
-                ids = tokenizer.encode(mixed.corpus.text[clip], mixed.corpus.language[clip])
+                wav = read_clip(mixed.find_file(clip))
+                ids = tokenizer.encode(mixed.text[clip], mixed.language[clip])
                 assert batch.weights_B[row] == 1
                 assert batch.wav_lengths_B[row] == len(wav)
                 assert np.array_equal(batch.wav_BS[row], np.pad(wav, (0, bucket.samples - len(wav))))
@@ -73,17 +73,17 @@ def assert_empty(batch, row):
 
 @pytest.mark.parametrize("kind", ENGINES)
 def test_a_place_gives_the_same_batch_however_it_is_come_to(kind, mixed):
-    sampler = make_sampler(mixed.corpus, accumulation=3)
+    sampler = make_sampler(mixed, accumulation=3)
     with open_reader(mixed, "here", sampler=sampler) as reader:
         expected = {batch.position: freeze(batch) for batch in read_steps(reader, 0, 3)}
-    with open_reader(mixed, kind, sampler=make_sampler(mixed.corpus, accumulation=3)) as reader:
+    with open_reader(mixed, kind, sampler=make_sampler(mixed, accumulation=3)) as reader:
         places = [(1, 1), (1, 1), (1, 2), (2, 0), (0, 2), (0, 0), (0, 1), (2, 2), (0, 0)]
         for place in places:
             assert freeze(reader.read(Position(*place))) == expected[place], place
 
 
 def test_validation_slices_are_the_same_in_every_epoch(lj):
-    sampler = make_sampler(lj.corpus)
+    sampler = make_sampler(lj)
     with open_reader(lj, sampler=sampler, for_validation=True) as reader:
         for batch in read_steps(reader, 0, 2 * sampler.steps_per_epoch):
             rows = batch.clips_B != EMPTY_ROW
@@ -94,7 +94,7 @@ def test_validation_slices_are_the_same_in_every_epoch(lj):
 
 @pytest.mark.parametrize("kind", ["2 workers", "tensorflow"])
 def test_without_static_shapes_a_batch_is_as_long_as_its_longest_clip_and_text(kind, lj):
-    sampler = make_sampler(lj.corpus)
+    sampler = make_sampler(lj)
     with (
         open_reader(lj, sampler=sampler) as padded,
         open_reader(lj, kind, sampler=sampler, static_shapes=False) as reader,
@@ -110,7 +110,7 @@ def test_without_static_shapes_a_batch_is_as_long_as_its_longest_clip_and_text(k
 @pytest.mark.parametrize("kind", ENGINES)
 def test_batches_that_are_kept_are_not_overwritten(kind, lj):
     expected = read_epoch(lj)
-    sampler = make_sampler(lj.corpus)
+    sampler = make_sampler(lj)
     with open_reader(lj, kind, sampler=sampler) as reader:
         kept = list(read_steps(reader, 0, sampler.steps_per_epoch))
         assert len(kept) > DEPTH
@@ -120,7 +120,7 @@ def test_batches_that_are_kept_are_not_overwritten(kind, lj):
 
 def test_killed_readers_change_nothing(lj):
     expected = read_epoch(lj)
-    sampler = make_sampler(lj.corpus)
+    sampler = make_sampler(lj)
     got = []
     with open_reader(lj, "2 workers", sampler=sampler) as reader:
         for batch in read_steps(reader, 0, sampler.steps_per_epoch):
@@ -134,7 +134,7 @@ def test_killed_readers_change_nothing(lj):
 
 @pytest.mark.parametrize("accumulation", [1, 3])
 def test_reading_ahead_is_bounded_and_goes_on_while_the_caller_works(lj, accumulation):
-    engine, sampler = CountingEngine(), make_sampler(lj.corpus, accumulation=accumulation)
+    engine, sampler = CountingEngine(), make_sampler(lj, accumulation=accumulation)
     with open_reader(lj, engine, sampler=sampler, depth=4) as reader:
         for _ in read_steps(reader, 0, 5):
             assert engine.under_way == 4
@@ -142,7 +142,7 @@ def test_reading_ahead_is_bounded_and_goes_on_while_the_caller_works(lj, accumul
 
 
 def test_nothing_is_read_ahead_beyond_the_end(lj):
-    engine, sampler = CountingEngine(), make_sampler(lj.corpus, accumulation=2)
+    engine, sampler = CountingEngine(), make_sampler(lj, accumulation=2)
     with open_reader(lj, engine, sampler=sampler, depth=50, end_step=3) as reader:
         batches = list(read_steps(reader, 0, 3))
         assert engine.started == len(batches) == 6

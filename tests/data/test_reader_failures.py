@@ -41,20 +41,20 @@ def rewrite(path, change):
 
 
 def read_first_steps(texted, kind, steps=STEPS, **options):
-    sampler = make_sampler(texted.corpus, accumulation=2)
+    sampler = make_sampler(texted, accumulation=2)
     with open_reader(texted, kind, sampler=sampler, **options) as reader:
         return freeze_all(read_steps(reader, 0, steps)), reader
 
 
 def list_early_clips(texted, count):
     """Clips of the first steps, one a step."""
-    sampler = make_sampler(texted.corpus, accumulation=2)
+    sampler = make_sampler(texted, accumulation=2)
     return [int(sampler.make_batch(step).micro_batches[-1].clips[0]) for step in range(count)]
 
 
 def test_failing_clips_are_replaced_alike_by_all_engines_and_reported(own_lj, caplog):
     whole, _ = read_first_steps(own_lj, "here")
-    expected = damage(own_lj.corpus, list_early_clips(own_lj, 4))
+    expected = damage(own_lj, list_early_clips(own_lj, 4))
     batches, reader = read_first_steps(own_lj, "here")
     assert batches != whole
     assert {drop.file: drop.reason for drop in reader.report.replaced}.items() >= expected.items()
@@ -70,9 +70,9 @@ def test_failing_clips_are_replaced_alike_by_all_engines_and_reported(own_lj, ca
 @pytest.mark.parametrize("kind", ENGINES)
 def test_a_replaced_clip_never_reaches_a_batch_and_its_substitute_is_counted(kind, own_lj):
     bad = list_early_clips(own_lj, 4)
-    damage(own_lj.corpus, bad)
-    sampler = make_sampler(own_lj.corpus, accumulation=2)
-    maker = CorpusBatches(own_lj.corpus, own_lj.ids, sampler)
+    damage(own_lj, bad)
+    sampler = make_sampler(own_lj, accumulation=2)
+    maker = CorpusBatches(own_lj, sampler)
     with open_reader(own_lj, kind, sampler=sampler) as reader:
         for step in range(4):
             rest = read_steps(reader, step, step + 1)
@@ -89,14 +89,14 @@ def test_a_replaced_clip_never_reaches_a_batch_and_its_substitute_is_counted(kin
 @pytest.mark.parametrize("kind", ENGINES)
 def test_a_resumed_run_repeats_replacements_even_if_the_clip_can_be_read_again(kind, own_lj):
     clip = list_early_clips(own_lj, 3)[2]
-    path = own_lj.corpus.find_file(clip)
+    path = own_lj.find_file(clip)
     content, status = path.read_bytes(), path.stat()
     path.unlink()
     unbroken, reader = read_first_steps(own_lj, kind)
     path.write_bytes(content)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    sampler = make_sampler(own_lj.corpus, accumulation=2)
-    fingerprint = take_fingerprint(own_lj.corpus, sampler, validation=own_lj.corpus, vocabulary=VOCABULARY)
+    sampler = make_sampler(own_lj, accumulation=2)
+    fingerprint = take_fingerprint(own_lj, sampler, validation=own_lj, vocabulary=VOCABULARY)
     # The failure at step 2 is found while step 0 is trained on; the run is saved there and killed.
     state = json.loads(json.dumps(save_position(SamplerPosition(1, reader.journal), fingerprint, sampler)))
     position = load_position(state, fingerprint)
@@ -109,8 +109,8 @@ def test_a_resumed_run_repeats_replacements_even_if_the_clip_can_be_read_again(k
 
 
 def test_a_clip_that_fails_is_tried_again_in_the_next_epoch(own_lj):
-    sampler = make_sampler(own_lj.corpus, accumulation=2)
-    own_lj.corpus.find_file(5).unlink()
+    sampler = make_sampler(own_lj, accumulation=2)
+    own_lj.find_file(5).unlink()
     with open_reader(own_lj, sampler=sampler) as reader:
         list(read_steps(reader, 0, 2 * sampler.steps_per_epoch))
     steps = {failure.step // sampler.steps_per_epoch for failure in reader.journal.list_failures() if failure.clip == 5}
@@ -118,8 +118,8 @@ def test_a_clip_that_fails_is_tried_again_in_the_next_epoch(own_lj):
 
 
 def test_too_many_failures_end_the_run_though_every_batch_could_be_filled(own_lj):
-    for clip in range(0, len(own_lj.corpus), 2):
-        own_lj.corpus.find_file(clip).unlink()
+    for clip in range(0, len(own_lj), 2):
+        own_lj.find_file(clip).unlink()
     with open_reader(own_lj) as reader, pytest.raises(ReadingError) as caught:
         list(read_steps(reader, 0, 1000))
     assert re.search(r"Of the last \d+ clips 4\d could not be read", str(caught.value))
@@ -127,8 +127,8 @@ def test_too_many_failures_end_the_run_though_every_batch_could_be_filled(own_lj
 
 @pytest.mark.parametrize("kind", ENGINES)
 def test_a_corpus_that_vanishes_ends_the_run_with_the_report(kind, own_lj):
-    for clip in range(len(own_lj.corpus)):
-        own_lj.corpus.find_file(clip).unlink()
+    for clip in range(len(own_lj)):
+        own_lj.find_file(clip).unlink()
     with open_reader(own_lj, kind) as reader, pytest.raises(ReadingError) as caught:
         list(read_steps(reader, 0, 100))
     assert "replaced during training" in str(caught.value)
@@ -140,14 +140,14 @@ def test_one_of_two_clips_leaves_an_empty_row(tmp_path):
     write_clips(tmp_path / "two", ["a", "b"])
     write_metadata(tmp_path / "two", "a|One.", "b|Two.")
     texted = scan_small(tmp_path / "two", tmp_path / "index")
-    texted.corpus.find_file(0).unlink()
+    texted.find_file(0).unlink()
     for kind in ENGINES:
-        with open_reader(texted, kind, sampler=make_sampler(texted.corpus, batch_size=2)) as reader:
+        with open_reader(texted, kind, sampler=make_sampler(texted, batch_size=2)) as reader:
             batch = reader.read(Position(0))
             (row,) = np.flatnonzero(batch.clips_B == EMPTY_ROW)
             assert batch.weights_B.sum() == 1
             assert not batch.wav_BS[row].any()
-    texted.corpus.find_file(1).unlink()
+    texted.find_file(1).unlink()
     with open_reader(texted) as reader, pytest.raises(ReadingError, match="Step 0 has no clip left"):
         reader.read(Position(0))
 
@@ -162,7 +162,7 @@ def test_a_batch_replaced_from_outside_has_other_clips_from_then_on(kind, lj, ca
         after = freeze(reader.read(Position(1)))
         replaced = reader.read(Position(1)).clips_B
         assert [drop.file for drop in reader.report.replaced] == names
-    assert names == [lj.corpus.audio[before[row]] for row in rows]
+    assert names == [lj.audio[before[row]] for row in rows]
     assert not {*before.tolist()} & {*replaced.tolist()} - {EMPTY_ROW}
     assert reader.journal.list_failures() == [Failure(1, row, int(before[row])) for row in rows]
     assert caplog.text.count("kills the encoder") == len(names)
@@ -191,9 +191,9 @@ def make_deadly(folder, monkeypatch, name, signal):
 
 @pytest.mark.parametrize("signal", [11, 9])
 def test_a_clip_that_keeps_killing_readers_is_replaced(signal, lj, tmp_path, monkeypatch):
-    sampler = make_sampler(lj.corpus)
+    sampler = make_sampler(lj)
     deadly = int(sampler.make_batch(1).clips[1])
-    make_deadly(tmp_path, monkeypatch, lj.corpus.audio[deadly], signal)
+    make_deadly(tmp_path, monkeypatch, lj.audio[deadly], signal)
     with open_reader(lj, "2 workers", sampler=sampler) as reader:
         batches = freeze_all(read_steps(reader, 0, 4))
     (failure,) = reader.journal.list_failures()

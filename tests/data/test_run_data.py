@@ -49,7 +49,7 @@ def test_training_and_validation_are_ready_to_be_read(corpus, tmp_path):
     tokenizer = Tokenizer(data.tokenizer_path)
     numbers = (tokenizer.text_tokens, tokenizer.start_id, tokenizer.stop_id)
     assert (data.text_tokens, data.start_text_token, data.stop_text_token) == numbers
-    assert data.validation_ids[0].tolist() == tokenizer.encode(data.validation.text[0], "en")
+    assert data.validation.ids[0].tolist() == tokenizer.encode(data.validation.text[0], "en")
     assert data.fingerprint == take_fingerprint(
         data.train, data.sampler, validation=data.validation, vocabulary=data.tokenizer_path
     )

@@ -13,7 +13,7 @@ SLICES = ("slice_starts_B", "slice_lengths_B")
 
 
 def read_share(texted, share):
-    sampler, engine = make_sampler(texted.corpus, accumulation=2), CountingEngine()
+    sampler, engine = make_sampler(texted, accumulation=2), CountingEngine()
     with open_reader(texted, engine, sampler=sampler, share=share, end_step=sampler.steps_per_epoch) as reader:
         return list(read_steps(reader, 0, sampler.steps_per_epoch)), engine.files
 

@@ -13,9 +13,9 @@ def test_ids_are_the_tokenizer_s_and_only_those_of_the_clips_that_are_kept(tmp_p
     write_metadata(tmp_path, "a|Hello world.", "b|Hello ŵorld.", "c|", "d|Fourscore and seven years ago.")
     result, tokenizer = scan_corpus(tmp_path, vocabulary=VOCABULARY, processes=0), Tokenizer(VOCABULARY)
     assert list(result.corpus.audio) == ["wavs/a.wav", "wavs/d.wav"]
-    assert result.ids.ids.dtype == np.uint16
+    assert result.corpus.ids.ids.dtype == np.uint16
     expected = [tokenizer.encode(text, "en") for text in result.corpus.text]
-    assert [result.ids[text].tolist() for text in range(2)] == expected
+    assert [result.corpus.ids[text].tolist() for text in range(2)] == expected
     assert result.corpus.tokens.tolist() == [len(ids) for ids in expected]
 
 
@@ -29,8 +29,8 @@ def test_processes_that_overtake_each_other_change_nothing(tmp_path):
     results = [
         scan_corpus(tmp_path, vocabulary=VOCABULARY, processes=n, index_folder=tmp_path / f"index{n}") for n in (0, 2)
     ]
-    assert np.array_equal(results[0].ids.ids, results[1].ids.ids)
-    assert np.array_equal(results[0].ids.offsets, results[1].ids.offsets)
+    assert np.array_equal(results[0].corpus.ids.ids, results[1].corpus.ids.ids)
+    assert np.array_equal(results[0].corpus.ids.offsets, results[1].corpus.ids.offsets)
     assert len(np.unique(results[0].corpus.tokens)) == 7
 
 
@@ -39,7 +39,7 @@ def test_padding_and_taking(mixed, at_once, monkeypatch):
     monkeypatch.setattr(columns, "_TAKEN_AT_ONCE", at_once)
     ids = mixed.ids
     clips = np.array([7, -1, 0, 3], np.int32)
-    width = int(mixed.corpus.tokens.max())
+    width = int(mixed.tokens.max())
     padded = ids.pad(clips, width)
     taken = ids.take(np.array([7, 0, 3]))
     assert padded.dtype == np.int32
