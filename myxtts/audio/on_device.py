@@ -129,15 +129,14 @@ def mask_mel(mel_BTM: Any, frames_B: Any, settings: AugmentSettings, draws: Augm
     """Mels with stretches of frames and groups of bands set to `silence`; frames past a clip's own stay as they are."""
     if not (settings.frame_masks or settings.band_masks):
         return mel_BTM
-    frames, bands = read_size(mel_BTM, 1), read_size(mel_BTM, 2)
+    batch, frames, bands = (read_size(mel_BTM, axis) for axis in range(3))
     hidden = tf.zeros((1, 1, 1), tf.bool)
     for mask in range(settings.frame_masks):
         covered = _cover(draws.frame_mask_starts[:, mask], draws.frame_mask_sizes[:, mask], frames_B, frames)
-        hidden = tf.logical_or(hidden, covered[:, :, None])
+        hidden |= covered[:, :, None]
     for mask in range(settings.band_masks):
-        sizes = tf.fill([read_size(mel_BTM, 0)], bands)
-        covered = _cover(draws.band_mask_starts[:, mask], draws.band_mask_sizes[:, mask], sizes, bands)
-        hidden = tf.logical_or(hidden, covered[:, None, :])
+        sizes = tf.fill([batch], bands)
+        hidden |= _cover(draws.band_mask_starts[:, mask], draws.band_mask_sizes[:, mask], sizes, bands)[:, None, :]
     own = mark_positions(frames_B, frames)[:, :, None]
     return tf.where(tf.logical_and(hidden, own), silence_M, mel_BTM)
 

@@ -28,12 +28,8 @@ from myxtts.units import SAMPLE_RATE_HZ
 
 PLAIN_SAMPLE_BYTES = 2
 PLAIN_SCALE = np.float32(2.0**-15)
-PLAIN_HEAD = struct.pack(
-    "<12s4sIHHIIHH", b"RIFF....WAVE", b"fmt ", 16, 1, 1, SAMPLE_RATE_HZ, SAMPLE_RATE_HZ * PLAIN_SAMPLE_BYTES, 2, 16
-)
-"""How a plain wav file begins: 16-bit PCM, one channel, the model's rate. The four dots are the file's size."""
-PLAIN_SIZE = slice(4, 8)
-"""Where the dots are."""
+_PLAIN_FORMAT = struct.pack("<4s4sIHHIIHH", b"WAVE", b"fmt ", 16, 1, 1, SAMPLE_RATE_HZ, 2 * SAMPLE_RATE_HZ, 2, 16)
+"""Of a plain wav file, behind its size: 16-bit PCM, one channel, the model's rate."""
 
 HEAD_BYTES = 24
 _FOREIGN_FORMATS = {
@@ -66,15 +62,14 @@ def may_hold_mpeg(head: bytes) -> bool:
     return not is_other_wav and not head.startswith((b"fLaC", b"OggS", b"FORM"))
 
 
-def is_plain(content: bytes) -> bool:
+def _is_plain(content: bytes) -> bool:
     """Whether a file that begins so is plain wav: what nearly every corpus is made of."""
-    begin, end = PLAIN_SIZE.start, PLAIN_SIZE.stop
-    return content.startswith(PLAIN_HEAD[:begin]) and content.startswith(PLAIN_HEAD[end:], end)
+    return content.startswith(b"RIFF") and content.startswith(_PLAIN_FORMAT, 8)
 
 
 def find_plain_samples(content: bytes) -> NDArray[np.int16] | None:
     """The samples of a plain wav file, given all of its bytes; None for any other file, and for a cut-off one."""
-    chunk = find_chunk(BytesIO(content), content, b"data") if is_plain(content) else None
+    chunk = find_chunk(BytesIO(content), content, b"data") if _is_plain(content) else None
     if chunk is None:
         return None
     start, size = chunk
@@ -306,7 +301,7 @@ def _read_plain(path: str) -> NDArray[np.int16] | None:
         return None
     with open_file(path) as file:
         # The head first: most of what is no plain wav is long, and would be read twice.
-        if not is_plain(file.read(len(PLAIN_HEAD))):
+        if not _is_plain(file.read(8 + len(_PLAIN_FORMAT))):
             return None
         file.seek(0)
         return find_plain_samples(file.read())

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from myxtts.data.index import read_named, write_named
 from myxtts.devices.machine import read_free_memory_bytes
-from myxtts.errors import MachineError, UserError
+from myxtts.errors import MachineError
 from myxtts.files import FileError, WriteError, open_file_atomically, read_json, recover_folder
 
 _log = logging.getLogger(__name__)
@@ -214,8 +214,7 @@ def _open_folder(directory: Path, key: CodeKey) -> Path:
     folder = find_key_folder(directory, key)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        found = _read_key(folder)
-        if found is None:
+        if _read_key(folder) is None:
             # Not written yet, or damaged: the folder's name still says what it holds.
             with open_file_atomically(folder / _KEY_NAME, follows_link=False) as file:
                 file.write(json.dumps(dict(key), indent=2, sort_keys=True).encode() + b"\n")
@@ -225,11 +224,6 @@ def _open_folder(directory: Path, key: CodeKey) -> Path:
             f"{folder}: the folder for codes cannot be used ({reason}). Give another directory, or run with --cache memory or "
             "--cache off."
         ) from error
-    if found is not None and found != dict(key):
-        raise UserError(
-            f"{folder / _KEY_NAME}: must hold the key that the folder is named after, but holds another one: the folder was filled by "
-            "hand. Remove the folder; its codes are then made anew."
-        )
     return folder
 
 
@@ -253,13 +247,9 @@ def _read_file(path: Path) -> tuple[ClipIds, NDArray[np.int32], Codes] | None:
     # A header that claims more than there is may ask for more memory than the machine has.
     except (KeyError, ValueError, EOFError, MemoryError, zipfile.BadZipFile):
         return None
-    if [ids.dtype, lengths.dtype, codes.dtype] != list(_TYPES.values()) or ids.shape != (len(lengths), 2):
+    types, shapes = [ids.dtype, lengths.dtype, codes.dtype], [ids.ndim, lengths.ndim, codes.ndim]
+    if types != list(_TYPES.values()) or shapes != [2, 1, 1] or ids.shape != (len(lengths), 2) or not len(ids):
         return None
-    is_whole = (
-        lengths.ndim == codes.ndim == 1
-        and len(lengths)
-        and (lengths >= 0).all()
-        and lengths.sum(dtype=np.int64) == len(codes)
-    )
+    is_whole = (lengths >= 0).all() and lengths.sum(dtype=np.int64) == len(codes)
     codes.flags.writeable = False
     return (ids, lengths, codes) if is_whole else None

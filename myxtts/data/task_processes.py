@@ -113,7 +113,7 @@ class TaskPool:
         self._descriptors = descriptors
         self._most_deaths = most_deaths
         self._selector = selectors.DefaultSelector()
-        self._processes: list[_PoolProcess] = []
+        self._processes: list[TaskProcess] = []
         self._waiting: deque[TaskJob] = deque()
         self._deaths_in_a_row = 0
         try:
@@ -141,7 +141,7 @@ class TaskPool:
         """Jobs that were done, each with its result or `Crashed`. There may be none yet."""
         done: list[tuple[TaskJob, Any]] = []
         for key, _ in self._selector.select(None if wait else 0):
-            process: _PoolProcess = key.data
+            process: TaskProcess = key.data
             for (result,) in process.receive():
                 self._deaths_in_a_row = 0
                 job = process.jobs.popleft()
@@ -160,12 +160,12 @@ class TaskPool:
         self._selector.close()
 
     def _start_process(self) -> None:
-        process = _PoolProcess(self._task, self._descriptors)
+        process = TaskProcess(self._task, self._descriptors)
         self._processes.append(process)
         self._selector.register(process.socket, selectors.EVENT_READ, process)
 
     def _feed(self) -> None:
-        told: dict[_PoolProcess, list[list[Any]]] = {}
+        told: dict[TaskProcess, list[list[Any]]] = {}
         free = [each for each in self._processes if len(each.jobs) < QUEUED_JOBS]
         while self._waiting and free:
             process, job = min(free, key=lambda each: each.cost), self._waiting.popleft()
@@ -177,7 +177,7 @@ class TaskPool:
         for process, item_lists in told.items():
             process.give(*item_lists)
 
-    def _replace(self, process: _PoolProcess) -> list[tuple[TaskJob, Any]]:
+    def _replace(self, process: TaskProcess) -> list[tuple[TaskJob, Any]]:
         """Start another process, which gets the dead one's jobs; not the one it died of, where that is known to kill."""
         self._selector.unregister(process.socket)
         self._processes.remove(process)
@@ -212,6 +212,10 @@ class TaskProcess:
         self.is_closed = False
         self.is_ready = False
         """Whether it has begun with what it was given. One that died before that did not die of an item."""
+        self.jobs: deque[TaskJob] = deque()
+        """What a pool has told it of, oldest first."""
+        self.cost = 0
+        """Of these jobs together."""
         self._buffer = b""
         environment = {**os.environ, **_ONE_CORE} if is_one_core else None
         # A stream: what is given and answered may be longer than a message.
@@ -238,19 +242,18 @@ class TaskProcess:
             return []
         self.child.trim_output()
         *lines, self._buffer = (self._buffer + data).split(b"\n")
-        replies = [json.loads(line) for line in lines]
-        for notice in replies:
-            if isinstance(notice, dict):
-                self._heed(notice)
-        return [reply for reply in replies if isinstance(reply, list)]
-
-    def _heed(self, notice: Mapping[str, str]) -> None:
-        match notice:
-            case {"user_error": text}:
-                raise UserError(text)
-            case {"error": text}:
-                raise MachineError(text)
-        self.is_ready = True
+        replies: list[list[Any]] = []
+        for line in lines:
+            match json.loads(line):
+                case {"user_error": text}:
+                    raise UserError(text)
+                case {"error": text}:
+                    raise MachineError(text)
+                case {"ready": _}:
+                    self.is_ready = True
+                case results:
+                    replies.append(results)
+        return replies
 
     def find_exit_signal(self) -> int:
         """Which signal killed the process. Raises `ReadingError` when it ended by itself, which is a fault of ours."""
@@ -272,15 +275,6 @@ class TaskProcess:
                     process.kill()
         self.child.kill()
         self.stop()
-
-
-class _PoolProcess(TaskProcess):
-    """A process of a pool, and the jobs it was told of, oldest first."""
-
-    def __init__(self, task: ProcessTask, descriptors: Sequence[int]):
-        super().__init__(task, descriptors)
-        self.jobs: deque[TaskJob] = deque()
-        self.cost = 0
 
 
 def serve(connection: socket.socket) -> None:

@@ -17,7 +17,6 @@ from myxtts.data.code_cache import (
     identify_files,
     list_kept_codes,
 )
-from myxtts.errors import UserError
 from tests.support.processes import ROOT, clean_environ, run_code
 
 KEY = {"codec": "abc", "intra_op_threads": 2}
@@ -79,10 +78,6 @@ def test_codes_of_another_key_are_not_found(tmp_path):
         put(cache, range(5))
     with CodeCache(tmp_path, {**KEY, "codec": "abd"}) as cache:
         assert find_clips(cache, range(5)) == set()
-    with (find_key_folder(tmp_path, KEY) / "key.json").open("w") as file:
-        file.write('{"codec": "of somebody else"}')
-    with pytest.raises(UserError, match="Remove the folder"):
-        CodeCache(tmp_path, KEY)
 
 
 def test_what_is_new_is_written_from_time_to_time(tmp_path, monkeypatch):
@@ -112,7 +107,7 @@ def test_a_damaged_file_is_told_of_and_none_of_its_codes_is_served(tmp_path, cap
     elif damage == "lies":
         # Whoever makes such a file can also name it after its content.
         lies = io.BytesIO()
-        np.savez(lies, ids=np.zeros(4, "<u8"), lengths=np.array([2**31 - 1, 5], "<i4"), codes=np.zeros(9, "<i2"))
+        np.savez(lies, ids=np.zeros((2, 2), "<u8"), lengths=np.array([2**31 - 1, 5], "<i4"), codes=np.zeros(9, "<i2"))
         name = f"codes-2-{hashlib.sha256(lies.getvalue()).hexdigest()[:32]}.npz"
         path.with_name(name).write_bytes(lies.getvalue())
     else:
