@@ -8,7 +8,7 @@ import pytest
 from myxtts.audio.reading import read_clip
 from myxtts.data.loaders import ClipFile, LoadFailure
 from myxtts.errors import ClipError, DropReason
-from tests.data.reading import DEPTH, make_engine
+from tests.data.reading import make_engine
 from tests.data.wav_files import OTHER, PLAIN
 from tests.support.shared_files import find_shared
 
@@ -39,16 +39,6 @@ def check_rows(array, files):
         expected = read_clip(file.path) if file else np.zeros(0, np.float32)
         assert np.array_equal(row[: len(expected)], expected)
         assert not row[len(expected) :].any()
-
-
-def test_loads_come_out_as_they_went_in(engine, files):
-    loads = [engine.start(files[first : first + 3], WIDTH) for first in range(0, 15, 3)]
-    for number in (2, 0, 4, 1, 3):
-        engine.finish(loads[number])
-        array = engine.take(loads[number])
-        assert array.shape == (3, WIDTH)
-        check_rows(array, files[number * 3 : number * 3 + 3])
-        del array
 
 
 def test_wav_files_of_every_kind(engine, tmp_path):
@@ -113,18 +103,3 @@ def test_failures_name_their_row_and_reason(engine, files, tmp_path):
     engine.finish(load)
     assert load.failures == {}
     check_rows(engine.take(load), [files[5], files[3], None, files[6], None])
-
-
-def test_cancelled_loads_make_room_and_their_samples_turn_up_nowhere(engine, files):
-    for turn in range(12):
-        for load in [engine.start(files[:4], WIDTH) for _ in range(DEPTH)]:
-            engine.cancel(load)
-        wanted = files[turn : turn + 2]
-        load = engine.start(wanted, WIDTH)
-        engine.finish(load)
-        check_rows(engine.take(load), wanted)
-
-
-def test_closing_in_the_middle_leaves_nothing(engine, files):
-    for _ in range(DEPTH):
-        engine.start(files[:8], WIDTH)

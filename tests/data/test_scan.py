@@ -57,15 +57,6 @@ def make_damaged_corpus(folder: Path) -> dict[str, str]:
     return reasons
 
 
-def test_a_language_nobody_reads_is_set_aside_without_a_vocabulary_too(tmp_path):
-    write_clips(tmp_path, ["a", "b"])
-    write_metadata(tmp_path, "id|text|language", "a|Hello.|en-GB", "b|nuqneH|tlh")
-    result = scan_corpus(tmp_path, processes=0, index_folder=tmp_path / "index")
-    assert list_drops(result) == {"b": DropReason.LANGUAGE}
-    assert result.drops.drops[0].detail == "tlh"
-    assert result.corpus.language.names == ("en",)
-
-
 def test_sets_aside_what_cannot_be_used_and_says_why(tmp_path):
     expected = make_damaged_corpus(tmp_path)
     result = scan_corpus(tmp_path, processes=1)
@@ -205,6 +196,8 @@ class TestTexts:
         result = scan_corpus(tmp_path, processes=0, vocabulary=vocabulary)
         assert [(drop.reason, drop.detail) for drop in result.drops.drops] == [("language", "xx"), ("language", "fa")]
         assert "extend_vocabulary" in result.drops.format_table()
+        assert result.corpus.language.names == ("en",)
+        assert list_drops(scan_corpus(tmp_path, processes=0)) == {"a": "language"}, "nobody reads it"
 
 
 class TestAChoiceOfVocabulary:
