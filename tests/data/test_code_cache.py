@@ -68,6 +68,8 @@ def test_another_run_finds_them_and_writes_nothing_where_nothing_is_new(tmp_path
     before = list_files(tmp_path)
     with CodeCache(tmp_path, KEY) as cache:
         assert find_clips(cache, range(6)) == set(range(5))
+        with pytest.raises(ValueError, match="read-only"):
+            cache.get_many(make_ids([1]))[0][0] = 5
     assert list_files(tmp_path) == before
     (kept,) = list_kept_codes(tmp_path)
     assert (kept.key, kept.clips) == (KEY, 5)
@@ -91,7 +93,7 @@ def test_what_is_new_is_written_from_time_to_time(tmp_path, monkeypatch):
     assert find_clips(CodeCache(tmp_path, KEY), range(3)) == {0, 1}
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "other name", "lies"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "other name", "lies", "packed"])
 def test_a_damaged_file_is_told_of_and_none_of_its_codes_is_served(tmp_path, caplog, damage):
     with CodeCache(tmp_path, KEY) as cache:
         put(cache, range(5))
@@ -104,10 +106,11 @@ def test_a_damaged_file_is_told_of_and_none_of_its_codes_is_served(tmp_path, cap
     path.unlink()
     if damage == "other name":
         path.with_name(f"codes-5-{'0' * 32}.npz").write_bytes(content)
-    elif damage == "lies":
-        # Whoever makes such a file can also name it after its content.
-        lies = io.BytesIO()
-        np.savez(lies, ids=np.zeros((2, 2), "<u8"), lengths=np.array([2**31 - 1, 5], "<i4"), codes=np.zeros(9, "<i2"))
+    elif damage in ("lies", "packed"):
+        # Whoever makes such a file can also name it after its content. What is packed may be of any size.
+        lies, lengths = io.BytesIO(), np.array([2**31 - 1 if damage == "lies" else 4, 5], "<i4")
+        save = np.savez if damage == "lies" else np.savez_compressed
+        save(lies, ids=np.zeros((2, 2), "<u8"), lengths=lengths, codes=np.zeros(9, "<i2"))
         name = f"codes-2-{hashlib.sha256(lies.getvalue()).hexdigest()[:32]}.npz"
         path.with_name(name).write_bytes(lies.getvalue())
     else:
