@@ -85,11 +85,12 @@ def test_shapes_and_batches_are_those_of_the_run(corpus, tmp_path, has_validatio
     assert (own["batches"], told["train_clips"]) == (run.sampler.plan.batches_per_epoch, len(run.train))
 
 
-def test_links_are_followed_unless_that_is_refused(corpus, tmp_path, refuse):
+def test_links_are_followed_unless_that_is_refused(corpus, tmp_path, capsys, refuse):
     (tmp_path / "wavs").symlink_to(corpus / "wavs")
     (tmp_path / "metadata.csv").write_text("a|one\nb|two words\n")
     words = ["data", "--train-data", str(tmp_path), "--num-workers", "0"]
     assert main(words) == 0
+    assert "2 of 2 clips can be used" in capsys.readouterr().out
     assert "symlink" in refuse(*words, "--no-follow-symlinks")
 
 
