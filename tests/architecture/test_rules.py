@@ -204,6 +204,7 @@ READERS = {
     # Behind `open_file`: they read what it has opened, or what it has looked at before a library opens it.
     "audio/reading.py": {"SoundFile"},
     "data/corpus.py": {"load"},
+    "data/code_cache.py": {"load"},
     "checkpoints/tensors.py": {"safe_open"},
     # What was made JSON a line before, to see how long it becomes.
     "checkpoints/coqui.py": {"loads"},
