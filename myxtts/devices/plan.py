@@ -284,16 +284,9 @@ def choose_xla(config: XTTSConfig, plan: DevicePlan | None) -> bool:
     return plan is not None and plan.serves_xla and config.data.pad_to_fixed_length
 
 
-def put_on_one_device(plan: DevicePlan, device: RolePlan | None = None) -> DevicePlan:
-    """The plan with everything on one device, by default the one that trains, where the plan of two devices is in force."""
-    device = device or plan.model
-    return replace(
-        plan,
-        mode=Mode.SINGLE,
-        data=replace(device, role=plan.data.role),
-        model=replace(device, role=plan.model.role),
-        others=(),
-    )
+def put_on_one_device(plan: DevicePlan) -> DevicePlan:
+    """The plan with everything on the device that trains, for a process in which the plan of two devices is in force."""
+    return replace(plan, mode=Mode.SINGLE, data=replace(plan.model, role=plan.data.role), others=())
 
 
 @dataclass(frozen=True)

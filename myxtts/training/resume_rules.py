@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from myxtts.config import XTTSConfig
 from myxtts.config.config import SECTIONS, TrainingConfig, setting_keys
@@ -235,7 +235,6 @@ def _name_flag(key: str) -> str:
     return names[0] if names else f"--set {key}"
 
 
-_SHARED_MODES = (Mode.SINGLE, Mode.ISOLATED)
 _COMPARED_RULES = (Rule.RESULT, Rule.ROUNDING, Rule.LENGTH, Rule.CODEC_LENGTH)
 _OWN_PATHS = frozenset({"training.init_from", "data.vocabulary"})
 """May lie elsewhere on every machine: what is in them is compared, or handed out by the chief."""
@@ -245,56 +244,35 @@ _ALSO_COMPARED = (
 """Decide at which steps workers wait for each other."""
 
 
-class Refusal(NamedTuple):
-    """What several workers cannot do."""
-
-    reason: str
-    """In a few words, for a table."""
-    sentence: str
-    """What must be, what is and what to do."""
-
-
-def find_refusal(config: XTTSConfig) -> Refusal | None:
-    """Why several workers cannot train a configuration, whatever its mode; None where they can."""
-    training = config.training
-    has_codec = training.codec is not None or training.init_from is not None or training.stage == "decoder"
-    if training.stage == "codec":
-        return Refusal(
-            "a codec is trained by one process",
-            "--stage codec is trained by one process, as a codec is small. Leave out --cluster, and use `myxtts train` instead of "
-            "`myxtts launch`.",
-        )
-    if not has_codec:
-        return Refusal(
-            "needs a trained codec (--codec)",
-            "--cluster and `myxtts launch` need a codec that is trained already, but none is given. Train one with one process, then give "
-            "it to all, with your other flags:\n"
-            "  myxtts train --stage codec --checkpoint-dir runs/codec\n"
-            "  myxtts launch --workers 2 -- train --codec runs/codec",
-        )
-    if training.loss_mean != "tokens":
-        return Refusal(
-            f"training.loss_mean is {training.loss_mean}",
-            f"training.loss_mean must be tokens in a cluster, but is {training.loss_mean}: workers hold rows of a batch, and only "
-            "tokens count alike however a batch is shared. Leave it out.",
-        )
-    return None
-
-
 def refuse_settings(config: XTTSConfig) -> None:
     """Raises `ClusterError` for settings that several workers cannot have."""
-    if config.training.mode == "auto":
+    training = config.training
+    if training.mode == "auto":
         raise ClusterError(
             "--mode auto chooses for one machine that is asked as a whole. Give the workers of a cluster --mode single or isolated."
         )
-    refusal = find_refusal(config)
-    if refusal is not None:
-        raise ClusterError(refusal.sentence)
+    if training.stage == "codec":
+        raise ClusterError(
+            "--stage codec is trained by one process, as a codec is small. Leave out --cluster, and use `myxtts train` instead of "
+            "`myxtts launch`."
+        )
+    if training.codec is None and training.init_from is None and training.stage != "decoder":
+        raise ClusterError(
+            "--cluster and `myxtts launch` need a codec that is trained already, but none is given. Train one with one process, then give "
+            "it to all, with your other flags:\n"
+            "  myxtts train --stage codec --checkpoint-dir runs/codec\n"
+            "  myxtts launch --workers 2 -- train --codec runs/codec"
+        )
+    if training.loss_mean != "tokens":
+        raise ClusterError(
+            f"training.loss_mean must be tokens in a cluster, but is {training.loss_mean}: workers hold rows of a batch, and only "
+            "tokens count alike however a batch is shared. Leave it out."
+        )
 
 
 def refuse_plan(plan: DevicePlan) -> None:
     """Raises `ClusterError` for a device plan that no worker of a cluster can have."""
-    if plan.mode not in _SHARED_MODES:
+    if plan.mode not in (Mode.SINGLE, Mode.ISOLATED):
         raise ClusterError(
             f"A worker of a cluster must see one GPU, but the {plan.mode} mode shows it two. Leave out --data-gpu and --model-gpu, or "
             "add --enable-memory-isolation, which gives the preparing one a process of its own."
