@@ -54,9 +54,6 @@ def test_prefetch_auto_follows_the_batch_size(batch, depth):
 def test_enable_caching_is_the_old_word_for_cache(value, cache):
     data = DataConfig(enable_caching=value)
     assert (data.cache, data.enable_caching) == (cache, cache != "off")
-
-
-def test_enable_caching_and_cache_may_agree_but_not_contradict():
     assert DataConfig(enable_caching=True, cache="disk").cache == "disk"
     with pytest.raises(ConfigError, match=r"enable_caching is true.*cache is 'off'"):
         DataConfig(enable_caching=True, cache="off")

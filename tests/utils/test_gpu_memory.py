@@ -29,43 +29,65 @@ def test_readings_and_log_lines_come_in_the_order_asked_for_and_unknown_stays_un
     ]
 
 
-LIMITS = """
-from myxtts.utils.gpu_memory import get_optimal_memory_limits
-try:
-    report(get_optimal_memory_limits(CALL))
-except ValueError as error:
-    report(str(error))
+ASK = """
+from myxtts.utils.gpu_memory import FUNCTION
+
+def ask(*call):
+    try:
+        return FUNCTION(*call)
+    except ValueError as error:
+        return str(error)
+
+report([ask(*call) for call in CALLS])
 """
 
 
-@pytest.mark.parametrize(
-    ("call", "expected"),
-    [
-        ("0, 1", [int((24000 - 512) * 0.33), int((10000 - 512) * 0.67)]),
-        ("1, 0, 0.5, 1.0", [(10000 - 512) // 2, 24000 - 512]),
-        ("0, 1, None, None", [8192, 8192]),
-        ("0, 0, 0.4, 0.6", [int((24000 - 1024) * 0.4), int((24000 - 1024) * 0.6)]),
-        ("0, 0, None, None", [int((24000 - 1024) / 3), int((24000 - 1024) * 2 / 3)]),
-        ("0, 0, None, 0.75", [int((24000 - 1024) * 0.25), int((24000 - 1024) * 0.75)]),
-    ],
-)
-def test_each_fraction_is_of_its_own_cards_free_memory(make_machine, call, expected):
+def ask(machine, function, calls):
+    return run_code(ASK.replace("FUNCTION", function).replace("CALLS", repr(calls)), machine.environ())
+
+
+def test_each_fraction_is_of_its_own_cards_free_memory(make_machine):
     machine = make_machine(StubCard(0, used=564), StubCard(1, name="RTX 3080", total=10240, used=240))
-    assert run_code(LIMITS.replace("CALL", call), machine.environ()) == expected
+    shared = 24000 - 1024
+    expected = {
+        (0, 1): [int((24000 - 512) * 0.33), int((10000 - 512) * 0.67)],
+        (1, 0, 0.5, 1.0): [(10000 - 512) // 2, 24000 - 512],
+        (0, 1, None, None): [8192, 8192],
+        (0, 0, 0.4, 0.6): [int(shared * 0.4), int(shared * 0.6)],
+        (0, 0, None, None): [int(shared / 3), int(shared * 2 / 3)],
+        (0, 0, None, 0.75): [int(shared * 0.25), int(shared * 0.75)],
+    }
+    assert ask(machine, "get_optimal_memory_limits", list(expected)) == list(expected.values())
+
+
+REFUSED_FRACTIONS = {
+    (0, 0, 0.5, 0.6): "must sum to at most 1",
+    (0, 1, 0.0, 0.5): "data_fraction must be above 0",
+    (0, 1, 0.3, 1.5): "model_fraction must be above 0 and at most 1",
+    (0, 7): "There is no GPU 7; present: 0, 1",
+    ("0", 1): "data_gpu_id must be the number of a card",
+}
+REFUSED_ISOLATION = {
+    (0, 5): "Insufficient GPUs for Multi-GPU Mode: asked for GPU 0 and GPU 5",
+    (0, 1, 30000): "data_gpu_memory_limit 30000 does not fit",
+    (0, 0, 100, 100): "Isolation inside one process needs two cards",
+    (0, 1, -5): "data_gpu_memory_limit must be a whole number of MB above 0, or None to have it computed, but is -5",
+    (0, 1, 4096.7): "but is 4096.7",
+    (0, 1, "4096"): "but is '4096'",
+    (0, "1"): "model_gpu_id must be the number of a card",
+    (0, 2, 4096, 16384): "model_gpu_memory_limit 16384 does not fit",
+}
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        ("0, 0, 0.5, 0.6", "must sum to at most 1"),
-        ("0, 1, 0.0, 0.5", "data_fraction must be above 0"),
-        ("0, 1, 0.3, 1.5", "model_fraction must be above 0 and at most 1"),
-        ("0, 7", "There is no GPU 7; present: 0, 1"),
-        ("'0', 1", "data_gpu_id must be the number of a card"),
-    ],
+    ("function", "refused"),
+    [("get_optimal_memory_limits", REFUSED_FRACTIONS), ("setup_gpu_memory_isolation", REFUSED_ISOLATION)],
 )
-def test_fractions_that_cannot_be_are_refused(make_machine, call, words):
-    assert words in run_code(LIMITS.replace("CALL", call), make_machine(StubCard(0), StubCard(1)).environ())
+def test_what_cannot_be_had_is_a_clear_error(make_machine, function, refused):
+    cards = [StubCard(0), StubCard(1), StubCard(2, name="RTX 3080", total=10240)]
+    machine = make_machine(*(cards if function == "setup_gpu_memory_isolation" else cards[:2]))
+    for said, words in zip(ask(machine, function, list(refused)), refused.values(), strict=True):
+        assert words in said
 
 
 LEAK = """
@@ -100,39 +122,6 @@ def test_a_history_stays_small_and_still_sees_a_slow_leak():
         history.add(1000 + 0.02 * step + 50 * abs(math.sin(step)))
     assert len(history.stretches) < PeakHistory.CAPACITY
     assert history.measure_growth() > 50
-
-
-ISOLATION = """
-import dataclasses
-from myxtts.utils.gpu_memory import read_role_memory, setup_gpu_memory_isolation
-try:
-    plan = setup_gpu_memory_isolation(CALL)
-    report([plan.mode, plan.data.device, plan.model.device, plan.data.memory.mib, plan.model.memory.mib,
-            dataclasses.asdict(read_role_memory(plan.model))])
-except ValueError as error:
-    report(str(error))
-"""
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        ("0, 5", "Insufficient GPUs for Multi-GPU Mode: asked for GPU 0 and GPU 5"),
-        ("0, 1, 30000", "data_gpu_memory_limit 30000 does not fit"),
-        ("0, 0, 100, 100", "Isolation inside one process needs two cards"),
-        (
-            "0, 1, -5",
-            "data_gpu_memory_limit must be a whole number of MB above 0, or None to have it computed, but is -5",
-        ),
-        ("0, 1, 4096.7", "but is 4096.7"),
-        ("0, 1, '4096'", "but is '4096'"),
-        ("0, '1'", "model_gpu_id must be the number of a card"),
-        ("0, 2, 4096, 16384", "model_gpu_memory_limit 16384 does not fit"),
-    ],
-)
-def test_isolation_that_cannot_be_had_is_a_clear_error(make_machine, call, words):
-    machine = make_machine(StubCard(0), StubCard(1), StubCard(2, name="RTX 3080", total=10240))
-    assert words in run_code(ISOLATION.replace("CALL", call), machine.environ())
 
 
 FAKE_GPUS = (
