@@ -17,6 +17,7 @@ import json
 import math
 import os
 import re
+import secrets
 import shutil
 import stat
 import tempfile
@@ -42,7 +43,8 @@ Shape = TypeVar("Shape")
 
 _ADAPTERS: dict[Any, Any] = {}
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
-_WORK_NAME = re.compile(r"(\.myxtts|myxtts-[a-z]+)-.+")
+_WORK_NAME = re.compile(r"(\.myxtts|myxtts-[a-z]+)-([0-9a-f]{16}|[0-9a-f]{8}-[0-9]+-[0-9a-f]{8})")
+"""Such as nobody else gives to a folder; the longer form is that of MyXTTS 0.1.0."""
 _TAKEN, _LOCK = ".myxtts-taken", ".myxtts-lock"
 """Where a work folder holds what is being replaced, and what its writer locks."""
 _TAKEN_ERRORS = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
@@ -329,7 +331,8 @@ def _open_work(parent: Path, kind: str = ".myxtts") -> Iterator[Path]:
     recover_folder(parent)
     with contextlib.ExitStack() as held:
         while True:
-            work = Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=parent))
+            work = parent / f"{kind}-{secrets.token_hex(8)}"
+            work.mkdir(0o700)
             try:
                 held.enter_context(_lock_work(work))
             except (FileNotFoundError, BlockingIOError):

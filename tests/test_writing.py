@@ -167,7 +167,7 @@ def test_what_comes_while_a_free_place_is_written_stays(tmp_path, made):
     assert list_names(tmp_path) == ["target"]
 
 
-def leave_work(folder, name=".myxtts-of-a-killed-writer"):
+def leave_work(folder, name=".myxtts-0123456789abcdef"):
     (folder / name / "new").mkdir(parents=True)
     return folder / name
 
@@ -175,8 +175,9 @@ def leave_work(folder, name=".myxtts-of-a-killed-writer"):
 def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path):
     leave_work(tmp_path)
     leave_work(tmp_path, "myxtts-trial-0b7c81ab-17-0b7c81ab")
-    others = [leave_work(tmp_path, name).name for name in (".myxtts", "myxtts-7", "step-00000001")]
-    elsewhere = tmp_path / ".myxtts-link"
+    mine = (".myxtts", ".myxtts-notes", "myxtts-voice-training", "myxtts-voice-2026-11-18", "myxtts-7", "step-00000001")
+    others = [leave_work(tmp_path, name).name for name in mine]
+    elsewhere = tmp_path / f".myxtts-{0:016x}"
     elsewhere.symlink_to(tmp_path)
     write_version(tmp_path / "target", 1)
     assert list_names(tmp_path) == sorted([*others, elsewhere.name, "target"])

@@ -158,7 +158,7 @@ def test_a_damaged_one_is_set_aside_and_the_older_one_taken(tmp_path, damage):
 def test_a_reader_takes_the_older_one_and_changes_nothing(tmp_path, damage, is_validated):
     fill(tmp_path, [5, 4, 3] if is_validated else [None] * 3)
     damage(tmp_path / "step-00000030")
-    (tmp_path / ".myxtts-left").mkdir()
+    (tmp_path / f".myxtts-{7:016x}").mkdir()
     before = list_names(tmp_path)
     with collect_warnings() as warnings:
         assert find_model_directory(tmp_path).name == "step-00000020"
