@@ -184,9 +184,7 @@ def count_micro_batches(sampler: IndexSampler, step: int) -> int:
 
 
 def follow_position(sampler: IndexSampler, position: Position) -> Position:
-    if position.micro_batch + 1 < count_micro_batches(sampler, position.step):
-        return Position(position.step, position.micro_batch + 1)
-    return Position(position.step + 1)
+    return find_position(sampler, number_position(sampler, position) + 1)
 
 
 def number_position(sampler: IndexSampler, position: Position) -> int:

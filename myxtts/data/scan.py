@@ -46,20 +46,8 @@ LONGEST_DECODED_SECONDS = 120.0
 """Longer than any model's limit: such a file is too long whatever is in it, and may not fit into memory."""
 
 _REASONS = tuple(DropReason)
-_PROBLEMS = (
-    # By their numbers in files on disk: never give one a new meaning.
-    None,
-    DropReason.MISSING,
-    DropReason.EMPTY,
-    DropReason.UNSUPPORTED,
-    DropReason.CORRUPT,
-    DropReason.TRUNCATED,
-    DropReason.NAN,
-    DropReason.SILENT,
-    DropReason.UNREADABLE,
-)
-_FACTS = ((0, 1 << 40), (0, 1 << 40), (0, len(_PROBLEMS) - 1))
-"""What is known of a clip: frames, rate in Hz, and the number of its problem; from where to where each goes."""
+_FACTS = ((0, 1 << 40), (0, 1 << 40), (0, len(_REASONS)))
+"""What is known of a clip: frames, rate in Hz, and its problem, counted from 1 in `_REASONS`; from where to where each goes."""
 
 
 @dataclass(frozen=True)
@@ -202,8 +190,8 @@ def _look_at_clips(
 
     They come from the index in this folder, unless a file's size or time of change is another one, else from processes.
     """
-    # The version, because a later one may judge clips in another way.
-    identity = "\0".join([f"{__version__}, rows of 4", task.factory, json.dumps(task.settings, sort_keys=True)])
+    # The version, because a later one may judge clips in another way, and the reasons, which are kept by their numbers.
+    identity = "\0".join([__version__, *_REASONS, task.factory, json.dumps(task.settings, sort_keys=True)])
     index = ClipIndex(folder, f"clips-{digest64(identity.encode()) & (1 << 64) - 1:016x}", _FACTS)
     keys = hash_words(metadata.key, metadata.size_bytes, metadata.mtime_ns).view(np.int64)
     is_wanted = metadata.is_found & ~metadata.is_repeated & ~metadata.is_linked
@@ -237,11 +225,11 @@ def _encode_clip(result: Any) -> tuple[list[int], bool]:
     """The `_FACTS` of a clip, and whether they may be remembered."""
     if isinstance(result, Crashed):
         # It may have been the machine's fault: ask again next time.
-        return [0, 0, _PROBLEMS.index(DropReason.CORRUPT)], False
+        return [0, 0, 1 + _REASONS.index(DropReason.CORRUPT)], False
     frames, rate_hz, problem = result
     # Permission to read can be given, and a mount come back, without touching the file: neither is ever remembered.
     is_lasting = problem not in (DropReason.MISSING, DropReason.UNREADABLE)
-    return [frames, rate_hz, _PROBLEMS.index(DropReason(problem)) if problem else 0], is_lasting
+    return [frames, rate_hz, 1 + _REASONS.index(DropReason(problem)) if problem else 0], is_lasting
 
 
 def _count_characters(metadata: Metadata) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
@@ -271,7 +259,7 @@ def _judge_lines(
         (DropReason.MISSING, ~metadata.is_found),
         (DropReason.SYMLINK, metadata.is_linked),
         (DropReason.DUPLICATE, metadata.is_repeated),
-        *((reason, problem == number) for number, reason in enumerate(_PROBLEMS) if reason),
+        *((reason, problem == number) for number, reason in enumerate(_REASONS, start=1)),
         (DropReason.TOO_SHORT, samples < limits.min_seconds * SAMPLE_RATE_HZ),
         (DropReason.TOO_LONG, samples > limits.max_samples),
         (DropReason.LANGUAGE, unknown == NO_LANGUAGE),
