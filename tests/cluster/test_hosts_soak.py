@@ -1,0 +1,119 @@
+"""Hosts in network namespaces: processes and hosts die, cables are pulled, and every run ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from benchmarks.hosts import Hosts, find_obstacle
+from benchmarks.preparers import measure, open_cluster
+from tests.support.processes import ROOT
+from tests.support.tiny_run import TinyRun, count_steps, make_corpus, run_tiny, tiny_words, wait_for
+
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.skipif(find_obstacle() is not None, reason=f"no hosts can be made: {find_obstacle()}"),
+]
+
+STEPS = 60
+ENDS_S = 90.0
+"""Within which everything is over once the head is gone."""
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    # A short path: sockets lie in it.
+    with tempfile.TemporaryDirectory(prefix="mx", dir="/tmp") as name:
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def corpus(folder: Path) -> Path:
+    return make_corpus(folder / "corpus")
+
+
+@pytest.fixture(scope="module")
+def plain(folder: Path, corpus: Path) -> TinyRun:
+    """The run that all others must equal."""
+    return run_tiny(folder / "plain", *_choose_flags(corpus), mode="isolated")
+
+
+def _choose_flags(corpus: Path) -> list[object]:
+    return ["--train-data", corpus, "--max-steps", STEPS, "--codec-steps", 2, "--checkpoint-interval", 10]
+
+
+def _start_run(hosts: Hosts, folder: Path, corpus: Path, name: str) -> subprocess.Popen[bytes]:
+    words = tiny_words(
+        folder / name, *_choose_flags(corpus), "--cluster", hosts.address, "--preparers", 2, mode=None
+    )  # fmt: skip
+    return hosts.start(0, [sys.executable, ROOT / "train_main.py", *words], f"{name}.log")
+
+
+def _wait_for_step(run: Path, step: int, program: subprocess.Popen[bytes]) -> None:
+    wait_for(lambda: count_steps(run) >= step, lambda: program.poll() is None, "the run ended before its time")
+
+
+def test_what_was_promised_of_speed_and_gaps_is_kept() -> None:
+    with open_cluster() as hosts:
+        missed = [(title, figure, bar) for title, figure, bar, is_met in measure(hosts, 200) if not is_met]
+    assert missed == []
+
+
+def test_killed_preparers_a_pulled_cable_and_a_dead_host_change_nothing(
+    folder: Path, corpus: Path, plain: TinyRun
+) -> None:
+    with open_cluster() as hosts:
+        program = _start_run(hosts, folder, corpus, "struck")
+        run = folder / "struck"
+        _wait_for_step(run, 5, program)
+        assert hosts.kill(1, "ray::Preparer")
+        _wait_for_step(run, 15, program)
+        hosts.cut(1)
+        time.sleep(10)
+        hosts.mend(1)
+        _wait_for_step(run, 30, program)
+        hosts.lose_power(2)
+        assert program.wait(600) == 0, (hosts.folder / "struck.log").read_text()[-4000:]
+    found = TinyRun.at(run)
+    assert found.story == plain.story
+    assert {event.kind for event in found.events} >= {"died"}
+
+
+def test_without_its_head_a_run_ends_soon_and_says_how_to_go_on(folder: Path, corpus: Path, plain: TinyRun) -> None:
+    run = folder / "headless"
+    with open_cluster(1) as hosts:
+        program = _start_run(hosts, folder, corpus, "headless")
+        _wait_for_step(run, 15, program)
+        began_s = time.monotonic()
+        assert hosts.kill(0, "gcs_server")
+        code = program.wait(ENDS_S)
+        assert code != 0
+        assert time.monotonic() - began_s < ENDS_S
+        said = (hosts.folder / "headless.log").read_text()
+        assert re.search(r"To go on from the last checkpoint:\n  python train_main\.py .*--cluster", said), said[-4000:]
+        began_s = time.monotonic()
+        while any("ray::Preparer" in " ".join(psutil.Process(pid).cmdline()) for pid in hosts.list_pids(1)):
+            assert time.monotonic() - began_s < ENDS_S
+            time.sleep(0.5)
+    with open_cluster(1) as hosts:
+        assert _start_run(hosts, folder, corpus, "headless").wait(600) == 0
+    assert TinyRun.at(run).story == plain.story
+
+
+def test_preparers_end_with_a_killed_driver(folder: Path, corpus: Path) -> None:
+    with open_cluster(1) as hosts:
+        program = _start_run(hosts, folder, corpus, "driverless")
+        _wait_for_step(folder / "driverless", 5, program)
+        assert hosts.kill(0, "train_main.py")
+        began_s = time.monotonic()
+        while any("ray::Preparer" in " ".join(psutil.Process(pid).cmdline()) for pid in hosts.list_pids(1)):
+            assert time.monotonic() - began_s < ENDS_S
+            time.sleep(0.5)
