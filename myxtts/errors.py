@@ -78,6 +78,10 @@ COPY = "Copy it anew from its source, or take it out of the metadata."
 REPLACE = "Replace the file, or take it out of the metadata."
 
 
+class HeadLostError(ProducerFailedError):
+    """The head of a Ray cluster is gone, and with it all who prepare there."""
+
+
 class DropReason(StrEnum):
     """Why a line of the metadata gives no clip, or a clip cannot be used. The order is that of drop reports."""
 

@@ -123,6 +123,8 @@ SHOWN_TO_PREPARE = (
     "training.codec",
     "training.init_from",
     "training.deterministic",
+    "training.cluster",
+    "training.preparers",
 )
 _LISTED_CLIPS = 3
 
@@ -130,7 +132,7 @@ _LISTED_CLIPS = 3
 def add_flags_data_prepare(parser: Parser) -> None:
     parser.description = (
         "Make the codes of all clips of a corpus before it is trained on, or those of one --part of them on each of "
-        "several machines, with --codec, or with --init-from a model that has one, and keep them where a run with --cache disk finds "
+        "several machines, or of all on the preparers of a Ray cluster (--cluster and --preparers), with --codec, or with --init-from a model that has one, and keep them where a run with --cache disk finds "
         "them. Give the flags and the --config of that run."
     )
     parser.add_argument(
@@ -142,17 +144,22 @@ def add_flags_data_prepare(parser: Parser) -> None:
 def run_data_prepare(arguments: argparse.Namespace) -> int:
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
     part = _choose_part(arguments.part)
+    if part.parts > 1 and config.training.preparers:
+        raise CommandLineError(
+            "--part is for machines that are started one by one, and --preparers share the clips by themselves. Give one of the two."
+        )
     if config.training.codec is None and config.training.init_from is None:
         raise CommandLineError("Codes are made by a codec: give --codec DIR, or --init-from a model that has one.")
     # Not imported above: --help needs none of it.
     from myxtts.cli.devices import describe_single_device
     from myxtts.devices.machine import prepare_environment, read_machine
+    from myxtts.devices.planning import plan_preparing_device
     from myxtts.utils.commons import setup_logging
 
     setup_logging()
     check_corpora(config)
     prepare_environment(os.environ)
-    from myxtts.training.code_preparation import plan_preparing_device, prepare_codes, require_use
+    from myxtts.training.code_preparation import prepare_codes, require_use
 
     require_use(config)
     check_models(config)

@@ -83,6 +83,7 @@ TITLES = {
     Mode.DUAL: "dual: one device prepares, another trains, in one process",
     Mode.ISOLATED: "isolated dual: preparing has its own process and memory",
     Mode.SPLIT: "split card: two processes share one card, each with its limit",
+    Mode.REMOTE: "cluster: preparers prepare, each on a device of its own, and this process trains",
 }
 
 
@@ -91,7 +92,8 @@ def format_plan(plan: DevicePlan) -> str:
     lines = [f"Mode    {TITLES[plan.mode]}"]
     if plan.rehearsal:
         lines.append("        rehearsal on logical CPU devices: no GPU is used")
-    lines += [f"Data    {describe_role(plan, plan.data)}", f"Model   {describe_role(plan, plan.model)}"]
+    data = "on the preparers" if plan.mode is Mode.REMOTE else describe_role(plan, plan.data)
+    lines += [f"Data    {data}", f"Model   {describe_role(plan, plan.model)}"]
     lines += [f"        {describe_role(plan, role)}: data-parallel, rows of every batch" for role in plan.others]
     if plan.mode is Mode.ISOLATED and plan.data.device == plan.model.device:
         lines.append("        each process counts its own devices: these are two")

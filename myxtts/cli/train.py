@@ -74,7 +74,8 @@ def _check_cluster(config: XTTSConfig) -> bool:
     from myxtts.training.resume_rules import refuse_settings
 
     training = config.training
-    is_worker = find_cluster(training.cluster, training.worker_index, os.environ) is not None
+    cluster = None if training.preparers else training.cluster
+    is_worker = find_cluster(cluster, training.worker_index, os.environ) is not None
     if is_worker and training.model_gpus is not None:
         raise CommandLineError(
             "--model-gpus has several cards train in one process, but this process is one worker of a cluster. List every card as a worker "

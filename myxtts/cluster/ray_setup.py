@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
+import socket
 import sys
+import threading
+import time
 from collections.abc import Iterator, MutableMapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from myxtts.errors import ClusterError
+from myxtts.errors import ClusterError, HeadLostError
 from myxtts.files import open_scratch_folder
 
 LOCAL = "local"
 """The address of a cluster that is started on this machine and ends with the run."""
 LOOPBACK = "127.0.0.1"
 
-_TOKEN, _TOKEN_PATH = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
+_TOKEN, _TOKEN_PATH, _VISIBLE = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "CUDA_VISIBLE_DEVICES"
 # Ray has no other name for it: clusters of several machines off, which keeps it on loopback. Read when Ray is imported.
 _LOOPBACK_ONLY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 _ALWAYS = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -35,7 +39,9 @@ _SYSTEM = {
     "health_check_timeout_ms": 1000,
     "health_check_failure_threshold": _DEAD_AFTER_S,
 }
-_ANSWER_S = 10.0
+_ANSWER_S, _LOOK_S = 10.0, 3.0
+HEAD_LOST_S = 15.0
+"""Without an answer, before a run ends."""
 _LEAST_STORE_BYTES = 80 << 20
 
 
@@ -56,24 +62,21 @@ def join_cluster(
     with ExitStack() as opened:
         folder = opened.enter_context(open_scratch_folder("ray"))
         opened.callback(ray.shutdown)
+        options: dict[str, Any] = {"address": address, "log_to_driver": False, "configure_logging": False}
         if address == LOCAL:
-            with _showing_gpus(visible_gpus):
-                info = ray.init(
-                    address=LOCAL,
-                    num_cpus=cpus,
-                    object_store_memory=None if store_bytes is None else max(store_bytes, _LEAST_STORE_BYTES),
-                    include_dashboard=False,
-                    log_to_driver=False,
-                    configure_logging=False,
-                    _node_ip_address=LOOPBACK,
-                    _temp_dir=str(folder),
-                    _system_config=_SYSTEM,
-                ).address_info
-            assert info["node_ip_address"] == LOOPBACK, info
+            options |= {
+                "num_cpus": cpus,
+                "object_store_memory": None if store_bytes is None else max(store_bytes, _LEAST_STORE_BYTES),
+                "include_dashboard": False,
+                "_node_ip_address": LOOPBACK,
+                "_temp_dir": str(folder),
+                "_system_config": _SYSTEM,
+            }
         else:
             require_token_at(address)
-            with _naming_address(address):
-                ray.init(address=address, log_to_driver=False, configure_logging=False)
+        with _keeping_own(visible_gpus), _naming_address(address):
+            info = ray.init(**options).address_info
+        assert address != LOCAL or info["node_ip_address"] == LOOPBACK, info
         yield ray
 
 
@@ -126,14 +129,41 @@ def require_token_at(address: str) -> None:
     )
 
 
+class HeadWatch:
+    """Looks now and then whether the head of a cluster is there: without it Ray ends this process a minute later, without a word.
+
+    Args:
+        address: of the head, host:port.
+    """
+
+    def __init__(self, address: str):
+        host, _, port = address.rpartition(":")
+        self._address = (host.strip("[]"), int(port))
+        self._looked_s = self._seen_s = time.monotonic()
+
+    def look(self) -> None:
+        """Raises `HeadLostError` where the head has not answered for too long. Cheap: most calls do nothing."""
+        if time.monotonic() - self._looked_s < _LOOK_S:
+            return
+        with suppress(OSError):
+            socket.create_connection(self._address, timeout=_LOOK_S).close()
+            self._seen_s = time.monotonic()
+        self._looked_s = time.monotonic()
+        if self._looked_s - self._seen_s > HEAD_LOST_S:
+            raise HeadLostError(
+                f"The head of the cluster at {':'.join(map(str, self._address))} has not answered for {HEAD_LOST_S:.0f} s. Start the "
+                "cluster again, then the run: it goes on from its last checkpoint."
+            )
+
+
 @contextmanager
 def _naming_address(address: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
         # Ray has no one error for it: ConnectionError, RuntimeError, ValueError and errors of its own.
-        if isinstance(error, ClusterError):
-            raise
+        if address == LOCAL:
+            raise ClusterError(f"Ray cannot be started on this machine: {error}") from error
         raise ClusterError(
             f"This machine cannot join the cluster at {address}: {error}\nRay must run here as well: `ray start --address={address}`, with "
             "the head's token."
@@ -141,19 +171,21 @@ def _naming_address(address: str) -> Iterator[None]:
 
 
 @contextmanager
-def _showing_gpus(visible: str | None) -> Iterator[None]:
-    """A block in which processes that are started see these cards."""
-    name = "CUDA_VISIBLE_DEVICES"
-    before = os.environ.get(name)
-    if visible is not None:
-        os.environ[name] = visible
+def _keeping_own(visible_gpus: str | None) -> Iterator[None]:
+    """A block in which processes that are started see these cards. What it does to this process is undone."""
+    before = os.environ.get(_VISIBLE)
+    # Ray puts its own handler in the place of that which ends a run politely.
+    handler = signal.getsignal(signal.SIGTERM)
+    if visible_gpus is not None:
+        os.environ[_VISIBLE] = visible_gpus
     try:
         yield
     finally:
-        if visible is not None:
-            os.environ.pop(name)
-            if before is not None:
-                os.environ[name] = before
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
+        if visible_gpus is not None:
+            os.environ.pop(_VISIBLE)
+            os.environ |= {} if before is None else {_VISIBLE: before}
 
 
 def _import_ray(*, is_local: bool) -> Any:

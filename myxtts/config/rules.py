@@ -85,6 +85,23 @@ def _check_devices(config: XTTSConfig) -> Iterator[Problem]:
             f"is {mode}, but data.enable_memory_isolation is true, which is the isolated mode. "
             "Leave out --mode, or --enable-memory-isolation.",
         )
+    others = {
+        "data.data_gpu": data.data_gpu is not None,
+        "data.enable_memory_isolation": data.enable_memory_isolation,
+        "training.mode": mode not in (None, "single"),
+    }
+    asked = [key for key, is_given in others.items() if is_given]
+    if training.preparers and training.cluster is None:
+        yield (
+            "training.preparers",
+            f"is {training.preparers}, but training.cluster is not given: preparers are actors of a Ray cluster. Give --cluster its "
+            "address, or --cluster local for this machine alone.",
+        )
+    if training.preparers and asked:
+        yield (
+            "training.preparers",
+            f"is {training.preparers}, so that these prepare, but {asked[0]} asks for another way to do it. Give one of the two.",
+        )
 
 
 def _check_data(config: XTTSConfig) -> Iterator[Problem]:

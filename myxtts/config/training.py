@@ -163,6 +163,13 @@ class TrainingConfig(Section):
         "file that lists the workers of a distributed run (default: those of TF_CONFIG, if it is set)",
         "--cluster FILE",
     )
+    preparers: int = setting(
+        0,
+        "actors that prepare batches, on a Ray cluster: --cluster is its address, or local for this machine alone (default: none)",
+        Flag("--preparers", "N"),
+        ge=0,
+        le=1000,
+    )
     worker_index: int | None = setting(
         None,
         "which worker of the cluster this is; 0 is the chief (default: MYXTTS_WORKER_INDEX)",

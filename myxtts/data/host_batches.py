@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Self
 
@@ -219,7 +219,11 @@ class BatchReader:
         self._depth = depth
         self._end_step = end_step
         self._steps: deque[_Step] = deque()
-        self._expected = self._ahead = Position(0)
+        self._given = 0
+        """Of the first step under way, the micro-batches that were given out."""
+        self._ahead: Position | None = Position(0)
+        """What is loaded next; None where that is not known yet."""
+        self._upcoming: Sequence[int] | None = None
         self._under_way = 0
         self._recent: deque[bool] = deque(maxlen=RECENT_CLIPS)
 
@@ -238,21 +242,31 @@ class BatchReader:
         rows = range(batch.first_row, batch.first_row + batch.rows)
         replaced = tuple(failure for failure in self.journal.list_step(position.step) if failure.row in rows)
         batch = replace(batch, replaced=replaced)
-        self._expected = follow_position(self._batches.sampler, position)
-        if self._expected.step != position.step:
+        self._given += 1
+        if self._given == len(step.batch.micro_batches):
             self._steps.popleft()
+            self._given = 0
         # Now rather than at the next call: readers shall work while the caller does.
         self._start_loads()
         return batch
 
     def read_ahead(self, position: Position) -> None:
         """Begin to load what will be read at a place soon, while something else is being done."""
-        if position != self._expected or not self._steps:
+        is_next = bool(self._steps) and (self._steps[0].batch.step, self._given) == position
+        if not is_next:
             self.stop()
-            self._expected = position
+            self._given = position.micro_batch
             # From the step's beginning: all its clips are read together.
             self._ahead = Position(position.step)
         self._start_loads(needed_step=position.step)
+
+    def expect(self, steps: Sequence[int]) -> None:
+        """Says which steps will be asked for, in order, for one who is not asked for all of them. From now on no others are read
+        ahead."""
+        self._upcoming = steps
+        if self._steps:
+            last = self._steps[-1]
+            self._ahead = self._follow(Position(last.batch.step, len(last.loads) - 1))
 
     def replace_batch(self, position: Position, detail: str) -> list[str]:
         """Use the clips of a place no more there, and return their names: whoever is behind the reader dies of one of them."""
@@ -283,8 +297,10 @@ class BatchReader:
 
     def _start_loads(self, needed_step: int | None = None) -> None:
         """Begin loads as far ahead as allowed: up to the end, or beyond it for the step that is asked for."""
-        while self._under_way < self._depth and (
-            self._end_step is None or self._ahead.step < self._end_step or self._ahead.step == needed_step
+        while (
+            self._ahead is not None
+            and self._under_way < self._depth
+            and (self._end_step is None or self._ahead.step < self._end_step or self._ahead.step == needed_step)
         ):
             position = self._ahead
             if not self._steps or self._steps[-1].batch.step != position.step:
@@ -294,7 +310,13 @@ class BatchReader:
             files = self._batches.list_files(micro_batch)
             step.loads.append(self._engine.start(files, micro_batch.bucket.samples))
             self._under_way += 1
-            self._ahead = follow_position(self._batches.sampler, position)
+            self._ahead = self._follow(position)
+
+    def _follow(self, position: Position) -> Position | None:
+        after = follow_position(self._batches.sampler, position)
+        if self._upcoming is None or after.step == position.step:
+            return after
+        return next((Position(step) for step in self._upcoming if step > position.step), None)
 
     def _finish_step(self, step: _Step, first_wanted: int) -> None:
         """Wait for a global batch, replacing what fails. Micro-batches before the wanted one are dropped."""
@@ -404,15 +426,24 @@ class HostSource:
             for kind, each in batches.items()
         }
 
-    def read(self, number: int) -> tuple[Place, HostBatch]:
-        """The batch with a number of the stream, and what that number stands for."""
+    def read(self, number: int, upcoming: Sequence[int] | None = None) -> tuple[Place, HostBatch]:
+        """The batch with a number of the stream, and what that number stands for.
+
+        Args:
+            upcoming: the numbers that will be read after it, in order; by default all that follow.
+        """
         place = self._order.find_place(number)
+        if upcoming is None:
+            after = [self._order.find_place(number + 1)] if number + 1 < self._order.end_number else []
+        else:
+            after = [self._order.find_place(each) for each in upcoming]
+            for kind, reader in self._readers.items():
+                reader.expect([each.position.step for each in after if each.kind is kind])
         host = self._readers[place.kind].read(place.position)
-        if number + 1 < self._order.end_number:
-            after = self._order.find_place(number + 1)
-            if after.kind is not place.kind:
-                # Begin with a round while the batch before it is still being prepared.
-                self._readers[after.kind].read_ahead(after.position)
+        other = next((each for each in after if each.kind is not place.kind), None)
+        if other is not None:
+            # Begin with a round while the batch before it is still being prepared.
+            self._readers[other.kind].read_ahead(other.position)
         return place, host
 
     def replace_batch(self, number: int, detail: str) -> list[str]:

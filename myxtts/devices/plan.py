@@ -160,11 +160,17 @@ class Mode(StrEnum):
     DUAL = "dual"
     ISOLATED = "isolated"
     SPLIT = "split"
+    REMOTE = "remote"
 
     @property
     def log_name(self) -> str:
         """As the log names it."""
-        return {Mode.SINGLE: "Single-GPU Buffered Mode", Mode.SPLIT: "Split-GPU Mode"}.get(self, "Multi-GPU Mode")
+        names = {
+            Mode.SINGLE: "Single-GPU Buffered Mode",
+            Mode.SPLIT: "Split-GPU Mode",
+            Mode.REMOTE: "Cluster Mode",
+        }
+        return names.get(self, "Multi-GPU Mode")
 
 
 class Role(StrEnum):
@@ -183,7 +189,8 @@ class DeviceUse(StrEnum):
 
 
 class Process(StrEnum):
-    """A process of the run. The producer exists only in the isolated and split modes."""
+    """A process of the run. The producer exists only in the isolated and split modes; in the remote one there may be many,
+    elsewhere, each of which plans its device where it is."""
 
     TRAINER = "trainer"
     PRODUCER = "producer"
@@ -300,6 +307,8 @@ class PlanRequest:
     data_limit_mib: int | None = None
     model_limit_mib: int | None = None
     rehearsal: bool = False
+    is_remote: bool = False
+    """Whether preparers of a cluster prepare, and no device of this process."""
     command: tuple[str, ...] = ()
     """The command as given, for advice that can be pasted; none where Python asks, which is advised by the names of settings."""
     task: DeviceUse = DeviceUse.TRAIN
@@ -323,6 +332,7 @@ class PlanRequest:
             data_limit_mib=None if data.data_gpu_memory == "auto" else data.data_gpu_memory,
             model_limit_mib=None if data.model_gpu_memory == "auto" else data.model_gpu_memory,
             rehearsal=config.training.rehearsal,
+            is_remote=config.training.preparers > 0,
             command=tuple(command),
             wants_xla=data.enable_xla is True,
         )

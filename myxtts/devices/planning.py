@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
+from myxtts.config import XTTSConfig
 from myxtts.devices import plan
 from myxtts.devices.machine import ALLOCATOR, VISIBLE_DEVICES, Machine, explain_unserved, select_visible
 from myxtts.devices.nvml import Card, PhysicalId
@@ -149,6 +150,10 @@ def plan_devices(request: PlanRequest, machine: Machine, in_process: bool = Fals
 
 
 def _plan_roles(request: PlanRequest, machine: Machine, in_process: bool) -> DevicePlan:
+    if request.is_remote:
+        alone = _plan_roles(replace(request, is_remote=False, mode="single"), machine, in_process)
+        elsewhere = RolePlan(Role.DATA, Process.PRODUCER, "/CPU:0", None, None)
+        return replace(alone, mode=Mode.REMOTE, data=elsewhere)
     mode = choose_mode(request)
     if in_process and mode is not Mode.ISOLATED:
         raise DevicePlanError(
@@ -165,6 +170,23 @@ def _plan_roles(request: PlanRequest, machine: Machine, in_process: bool) -> Dev
         return _plan_cards(mode, visible, cards, [Growth()] * len(cards), note_unused_limits(request))
     limits, notes = _choose_limits(request, mode, machine, cards)
     return _plan_cards(mode, visible, cards, limits, notes, has_producer=not in_process)
+
+
+def plan_preparing_device(config: XTTSConfig, machine: Machine, command: Sequence[str] = ()) -> DevicePlan:
+    """The one device that prepares what a run would prepare: `--data-gpu`, or the first GPU there is, or the CPU."""
+    request = PlanRequest.from_config(config, command)
+    alone = replace(
+        request,
+        mode="single",
+        model_gpu=request.data_gpu,
+        data_gpu=None,
+        isolation=False,
+        is_remote=False,
+        data_limit_mib=None,
+        model_limit_mib=None,
+        task=DeviceUse.PREPARE,
+    )
+    return plan_devices(alone, machine)
 
 
 def choose_mode(request: PlanRequest) -> Mode:

@@ -61,7 +61,7 @@ def apply_plan(plan: DevicePlan, process: Process = Process.TRAINER) -> None:
             "Start another process for another plan."
         )
     part = plan.process(process)
-    two_roles = plan.mode is not Mode.SINGLE and process is Process.TRAINER
+    two_roles = plan.mode not in (Mode.SINGLE, Mode.REMOTE) and process is Process.TRAINER
     if two_roles:
         _log.info("Configuring %s...", plan.mode.log_name)
         _log.info("Data Processing GPU: %s", _describe_id(plan.data))
@@ -277,7 +277,7 @@ def _announce_model_device(plan: DevicePlan, process: Process) -> None:
     if process is not plan.model.process:
         return
     devices = " and ".join(role.device for role in plan.trainers)
-    if plan.mode is Mode.SINGLE:
+    if plan.mode in (Mode.SINGLE, Mode.REMOTE):
         _log.info("Model will be placed on %s", devices)
         return
     _log.info("%s: Model will be placed on %s", plan.mode.log_name, devices)

@@ -304,6 +304,8 @@ class Flow:
     elapsed_s: float
     stages: tuple[WorkFacts, ...]
     handoffs: tuple[HandoffFacts, ...]
+    preparers: tuple[HandoffFacts, ...] = ()
+    """Where several prepare beside each other: of each how long it waited for something to do, and the training for it."""
 
     def name_giver(self, handoff: int) -> str:
         """The stage before a hand-off, by its number."""
@@ -369,7 +371,12 @@ def _sum_flows(parts: Sequence[tuple[int, Flow]], named: Flow) -> Flow:
         return WorkFacts(name, max(0, items), max(0.0, busy_s))
 
     def sum_handoff(last: HandoffFacts) -> HandoffFacts:
-        own = [(sign, flow.elapsed_s, each) for sign, flow in parts for each in flow.handoffs if each.name == last.name]
+        own = [
+            (sign, flow.elapsed_s, each)
+            for sign, flow in parts
+            for each in (*flow.handoffs, *flow.preparers)
+            if each.name == last.name
+        ]
         elapsed_s = sum(sign * seconds for sign, seconds, _ in own)
         ready_s = sum(sign * seconds * each.readiness for sign, seconds, each in own)
         return HandoffFacts(
@@ -384,4 +391,5 @@ def _sum_flows(parts: Sequence[tuple[int, Flow]], named: Flow) -> Flow:
         sum(sign * flow.elapsed_s for sign, flow in parts),
         tuple(sum_stage(stage.name) for stage in named.stages),
         tuple(sum_handoff(handoff) for handoff in named.handoffs),
+        tuple(sum_handoff(preparer) for preparer in named.preparers),
     )

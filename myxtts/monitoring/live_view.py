@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 COLUMNS = 80
 BAR_WIDTH = 40
 WAIT_WIDTH = 12
+MOST_PREPARERS = 8
 GAP = "   "
 FULL, EMPTY = "━", "╌"
 ASCII_FULL, ASCII_EMPTY = "#", "-"
@@ -164,14 +165,22 @@ def _list_rates(row: TrainRow) -> list[str]:
 
 
 def _format_waits(flow: Flow, is_ascii: bool) -> list[str]:
-    """Per hand-off how often a batch was ready, and which side waited."""
-    width = max((len(handoff.name) for handoff in flow.handoffs), default=0)
-    return [
+    """Per hand-off, and per preparer of a cluster, how often a batch was ready, and which side waited."""
+    shown = flow.preparers[:MOST_PREPARERS]
+    width = max((len(each.name) for each in (*flow.handoffs, *shown)), default=0)
+    more = len(flow.preparers) - len(shown)
+    lines = [
         f"{handoff.name:<{width}}  {_draw_bar(handoff.readiness, WAIT_WIDTH, is_ascii)} ready {format_share(handoff.readiness, 0):>4}   "
         f"waits: {flow.name_giver(number)} {format_share(flow.share(handoff.giver_wait_s), 0)}, "
         f"{flow.name_taker(number)} {format_share(flow.share(handoff.taker_wait_s), 0)}"
         for number, handoff in enumerate(flow.handoffs)
     ]
+    lines += [
+        f"{each.name:<{width}}  {_draw_bar(each.readiness, WAIT_WIDTH, is_ascii)} ready {format_share(each.readiness, 0):>4}   "
+        f"waits: itself {format_share(flow.share(each.giver_wait_s), 0)}, train {format_share(flow.share(each.taker_wait_s), 0)}"
+        for each in shown
+    ]
+    return [*lines, *([f"and {more} more preparers"] if more else [])]
 
 
 def _format_checkpoint(progress: Progress) -> str:

@@ -310,6 +310,12 @@ def _list_handoffs(flow: Flow) -> Iterator[tuple[str, str]]:
                 f"{flow.name_giver(number)} waits {giver}"
             ),
         )
+    for each in flow.preparers:
+        idle, waited = (format_share(flow.share(wait_s)) for wait_s in (each.giver_wait_s, each.taker_wait_s))
+        yield (
+            "",
+            f"{each.name}: {format_count(each.items)} batches; waits {idle} for work, train waits {waited} for it",
+        )
 
 
 def _format_expected(expected: Expectation) -> str:

@@ -1,7 +1,7 @@
-"""The batches of a run, in order, on the device that trains: the same ones by three ways. Who prepares them is the plan's choice.
+"""The batches of a run, in order, on the device that trains: the same ones by four ways. Who prepares them is the plan's choice.
 
-One device does both in the thread that trains; a data thread prepares on a device of its own; or a producer process does that
-sees only its device. In the last two a transfer thread brings them to the model device."""
+One device does both in the thread that trains; a data thread prepares on a device of its own; a producer process does that sees
+only its device; or preparers on whatever machines. In all but the first a transfer thread brings them to the model device."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from myxtts.devices.runtime import read_execution
 from myxtts.errors import DropReason
 from myxtts.pipeline import factory
 from myxtts.pipeline.batch import Batch, BatchMeters, Span, measure_slot_bytes
-from myxtts.pipeline.factory import RECIPE_NAME, BatchFactory
+from myxtts.pipeline.factory import BatchFactory
 from myxtts.pipeline.producer_client import FilledSlot, ProducerEvent, ProducerProcess
-from myxtts.pipeline.recipe import BatchRecipe
+from myxtts.pipeline.recipe import RECIPE_NAME, BatchRecipe
 from myxtts.pipeline.threads import (
     SLOTS,
     EndOfStream,
@@ -81,7 +81,9 @@ class PipelineFacts:
     handoffs: tuple[HandoffFacts, ...]
     meters: BatchMeters
     events: tuple[ProducerEvent, ...] = ()
-    """Of producer processes."""
+    """Of producer processes, or of preparers."""
+    preparers: tuple[HandoffFacts, ...] = ()
+    """Of each of several that prepare beside each other: how long it waited for something to do, and the training for it."""
 
 
 class Batches(Protocol):
@@ -106,23 +108,54 @@ class Batches(Protocol):
         """Ends everything: no thread, process or shared memory is left."""
 
 
+class PreparedBatches(Protocol):
+    """Batches that other processes prepare, in order. One thread takes and releases, any may stop it."""
+
+    @property
+    def events(self) -> list[ProducerEvent]:
+        """What happened to those who prepare, so far."""
+
+    def take(self) -> FilledSlot:
+        """The next batch. Raises `EndOfStream`, `Stopped`, or `ProducerFailedError`."""
+
+    def release(self) -> None:
+        """Says that nothing shows the memory of the batch taken first any more."""
+
+    def stop(self) -> None: ...
+
+    def read_facts(self) -> HandoffFacts: ...
+
+    def list_preparers(self) -> tuple[HandoffFacts, ...]:
+        """Who waited for whom, for each of several; none where there is one."""
+
+    def close(self) -> None: ...
+
+
+OpenRemote = Callable[[BatchRecipe, RunData], PreparedBatches]
+
+
 def open_batches(
     recipe: BatchRecipe,
     data: RunData,
     *,
     folder: Path,
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+    open_remote: OpenRemote | None = None,
 ) -> Batches:
     """The batches of a recipe, being prepared. The log says what is in force.
 
     Args:
         folder: where a producer process finds what it reads; used by the modes that have one.
         waiting: what is done inside it while batches are opened may be broken off by an exception, and nothing else.
+        open_remote: opens what preparers on other machines make; for the mode that has them.
     """
     _log.info("Intelligent GPU Pipeline: %s", recipe.plan.mode.log_name)
     _log.info("Smart Prefetching: Enabled")
     if recipe.plan.mode is Mode.SINGLE:
         return OwnBatches(recipe, data, waiting)
+    if recipe.plan.mode is Mode.REMOTE:
+        assert open_remote is not None, "this mode is for a run that has joined a cluster"
+        return _pipe_prepared(recipe, data, open_remote(recipe, data))
     if recipe.plan.has_producer:
         return _open_isolated(recipe, data, folder)
     # The dual mode, or isolation inside one process.
@@ -234,13 +267,6 @@ def _open_isolated(recipe: BatchRecipe, data: RunData, folder: Path) -> PipedBat
     folder.mkdir(parents=True, exist_ok=True)
     save_run_data(data, folder)
     recipe.write(folder / RECIPE_NAME)
-    notes = NoteReader(data.report)
-
-    def unpack(slot: FilledSlot) -> Batch:
-        batch = Batch.unpack(slot.arrays)
-        notes.read(batch.info.notes)
-        return batch
-
     _log.info("Prefetching to shared host memory with buffer_size=%d", SLOTS)
     producer = ProducerProcess(
         PRODUCER_TASK,
@@ -257,7 +283,18 @@ def _open_isolated(recipe: BatchRecipe, data: RunData, folder: Path) -> PipedBat
         time_limits=TimeLimits.from_setting(recipe.config.training.watchdog_seconds),
         environment={**os.environ, **dict(recipe.plan.process(Process.PRODUCER).environ)},
     )
-    return PipedBatches(recipe, producer, unpack=unpack, threads=[], close_source=producer.close)
+    return _pipe_prepared(recipe, data, producer)
+
+
+def _pipe_prepared(recipe: BatchRecipe, data: RunData, prepared: PreparedBatches) -> PipedBatches:
+    notes = NoteReader(data.report)
+
+    def unpack(slot: FilledSlot) -> Batch:
+        batch = Batch.unpack(slot.arrays)
+        notes.read(batch.info.notes)
+        return batch
+
+    return PipedBatches(recipe, prepared, unpack=unpack, threads=[], close_source=prepared.close, others=prepared)
 
 
 class NoteReader:
@@ -296,19 +333,21 @@ class PipedBatches:
         unpack: the batch in what comes from there.
         threads: those before it, not yet started.
         close_source: called when all threads have ended.
+        others: the processes that prepare, where others than this one do.
     """
 
     def __init__(
         self,
         recipe: BatchRecipe,
-        prepared: Handoff[Any] | ProducerProcess,
+        prepared: Handoff[Any] | PreparedBatches,
         *,
         unpack: Callable[[Any], Batch],
         threads: Sequence[WorkerThread[Any, Any]],
         close_source: Callable[[], None],
+        others: PreparedBatches | None = None,
     ):
         self._prepared = prepared
-        self._producer = prepared if isinstance(prepared, ProducerProcess) else None
+        self._others = others
         self._unpack = unpack
         self._close_source = close_source
         self._device = recipe.plan.model.device
@@ -359,11 +398,11 @@ class PipedBatches:
         self.placed.release()
 
     def read_work(self) -> Work | None:
-        """While the training waits for a producer process, that it does, since the last thing that happened to the producer: one
+        """While the training waits for other processes, that it does, since the last thing that happened to one of them: one
         that dies may be started again many times. Else nothing: threads are looked at while the training waits for them."""
-        if self._producer is None or not self._is_waiting:
+        if self._others is None or not self._is_waiting:
             return None
-        since_s = self._producer.events[-1].time_s
+        since_s = self._others.events[-1].time_s
         return Work("waiting for a batch", None, since_s, limit_s=self._time_limits.longest_s)
 
     def read_facts(self) -> PipelineFacts:
@@ -372,7 +411,8 @@ class PipedBatches:
             work=(*self._meters.list_work(), self._transfer.read_facts()),
             handoffs=(self._prepared.read_facts(), self.placed.read_facts()),
             meters=self._meters,
-            events=() if self._producer is None else tuple(self._producer.events),
+            events=() if self._others is None else tuple(self._others.events),
+            preparers=() if self._others is None else self._others.list_preparers(),
         )
 
     def close(self) -> None:

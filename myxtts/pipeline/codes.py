@@ -188,12 +188,13 @@ def explain_unused_codes(folder: Path, key: CodeKey) -> str | None:
     kept = [each for each in list_kept_codes(folder) if each.clips]
     if not kept or find_key_folder(folder, key) in [each.folder for each in kept]:
         return None
-    differences = {each.folder: _list_differences(each.key, key) for each in kept}
+    differences = {each.folder: list_differences(each.key, key) for each in kept}
     nearest = min(kept, key=lambda each: len(differences[each.folder]))
     return f"The {nearest.clips} codes in {nearest.folder} cannot be used: {', '.join(differences[nearest.folder])}."
 
 
-def _list_differences(before: CodeKey, now: CodeKey) -> list[str]:
+def list_differences(before: CodeKey, now: CodeKey) -> list[str]:
+    """What two keys have not alike, in words."""
     return [
         f"{_CHOICES.get(field, field)} was {_describe(field, before.get(field))}, now {_describe(field, now.get(field))}"
         for field in (*_CHOICES, *sorted((before.keys() | now.keys()) - _CHOICES.keys()))
@@ -396,11 +397,11 @@ def fill_codes(
         with open_engine(config, corpora, ReadAhead(LOADS_AHEAD, slot_samples)) as engine:
             for group, load in _load_ahead(engine, groups):
                 filled.made += _encode(maker, group, engine, load, filled.failed)
-                _require_readable(filled)
-                _require_kept(maker.cache)
+                require_readable(filled)
+                require_kept(maker.cache)
                 progress("codes", filled.clips, total)
         maker.cache.save()
-        _require_kept(maker.cache)
+        require_kept(maker.cache)
     return filled
 
 
@@ -441,7 +442,8 @@ def _encode(maker: CodeMaker, group: _Group, engine: LoadingEngine, load: Load, 
     return len(samples)
 
 
-def _require_readable(filled: FilledCodes) -> None:
+def require_readable(filled: FilledCodes) -> None:
+    """Raises `ReadingError` where so many clips failed that the disk may be gone."""
     failed, tried = len(filled.failed), filled.made + len(filled.failed)
     if failed > MOST_FAILED_SHARE * max(RECENT_CLIPS, tried):
         raise ReadingError(
@@ -451,7 +453,8 @@ def _require_readable(filled: FilledCodes) -> None:
         )
 
 
-def _require_kept(cache: CodeCache) -> None:
+def require_kept(cache: CodeCache) -> None:
+    """Raises `CacheFolderError` where codes are no longer written."""
     if cache.write_problem is not None:
         raise CacheFolderError(
             "Codes can no longer be written; the warning above says where and why. Make room there and start again: those that "

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,18 +27,18 @@ from myxtts.data.run_data import RunData, load_run_data
 from myxtts.data.sampler import Kind, Place, choose_prompt_slices
 from myxtts.devices.plan import Process
 from myxtts.devices.runtime import Execution, apply_execution, apply_plan, read_execution, read_pool_bytes
-from myxtts.errors import WorkFailedError
+from myxtts.errors import CorpusError, WorkFailedError
 from myxtts.pipeline.batch import MOST_NOTE_BYTES, Batch, BatchFacts, BatchInfo, BatchSpans, Span, read_batch_memory
 from myxtts.pipeline.codes import choose_code_width, identify_clips, load_codec, make_code_key, open_cache
 from myxtts.pipeline.prepare import Preparer, count_totals, measure_spans
 from myxtts.pipeline.producer import ProducerTask, Report
-from myxtts.pipeline.recipe import BatchRecipe, read_recipe
+from myxtts.pipeline.recipe import RECIPE_NAME, BatchRecipe, read_recipe
 from myxtts.pipeline.ring import Arrays
 from myxtts.utils.commons import get_device_context, setup_logging
 
-RECIPE_NAME = "recipe.json"
-
 _LONGEST_LINE = 2000
+_LOOKED_FOR = 5
+"""Clips, before a process prepares: where none of them is there, the corpus is not."""
 
 
 class BatchFactory:
@@ -86,11 +87,15 @@ class BatchFactory:
                 self.preparer.warm_up(shapes, self._list_code_widths())
         self._counts = (0, 0, self.preparer.count_traces())
 
-    def make(self, number: int) -> Batch:
-        """The batch with a number of the stream, what is known about it, and what it cost."""
+    def make(self, number: int, upcoming: Sequence[int] | None = None) -> Batch:
+        """The batch with a number of the stream, what is known about it, and what it cost.
+
+        Args:
+            upcoming: the numbers that will be made after it, in order; by default all that follow.
+        """
         started = time.perf_counter()
         with self._naming_part("read", number):
-            place, host = self._host.read(number)
+            place, host = self._host.read(number, upcoming)
         read = time.perf_counter()
         with self._naming_part("prepare", number), get_device_context(self._device):
             ids = None if self._cache is None else self._clip_ids[place.kind][np.maximum(host.clips_B, 0)]
@@ -190,12 +195,15 @@ class PreparationTask:
     def warm_up(self) -> None:
         self._factory.warm_up()
 
-    def prepare(self, position: int) -> Arrays:
-        batch = self._factory.finish(self._factory.make(position), on_host=True)
+    def prepare(self, position: int, upcoming: Sequence[int] | None = None) -> Arrays:
+        batch = self._factory.finish(self._factory.make(position, upcoming), on_host=True)
         return replace(batch, info=replace(batch.info, notes=self._notes.take())).pack()
 
     def replace_batch(self, position: int) -> list[str]:
         return self._factory.replace_batch(position, "the producer died twice at its batch")
+
+    def close(self) -> None:
+        self._factory.close()
 
 
 def make_task(settings: Mapping[str, Any], report: Report) -> ProducerTask:
@@ -205,16 +213,41 @@ def make_task(settings: Mapping[str, Any], report: Report) -> ProducerTask:
         settings: `folder` holds the run's data and recipe, `execution` says how operations are run, `preparation_batch` is how many
             rows are prepared at a time.
     """
-    setup_logging()
-    apply_execution(Execution(**settings["execution"]))
     folder = Path(settings["folder"])
     recipe = read_recipe(folder / RECIPE_NAME)
     preparation = replace(recipe.preparation, rows_at_a_time=settings["preparation_batch"])
+    execution = Execution(**settings["execution"])
+    return open_task(folder, replace(recipe, preparation=preparation), execution, Process.PRODUCER, report)
+
+
+def open_task(
+    folder: Path,
+    recipe: BatchRecipe,
+    execution: Execution,
+    process: Process = Process.TRAINER,
+    report: Report = lambda doing: None,
+) -> PreparationTask:
+    """The task of a process that prepares; from here on it sees only its part of the recipe's plan.
+
+    Args:
+        folder: holds the run's data.
+        execution: how operations are run.
+    """
+    setup_logging()
+    apply_execution(execution)
     data = load_run_data(folder)
+    for corpus in (data.train, data.validation):
+        some = [corpus.find_file(clip) for clip in range(min(len(corpus), _LOOKED_FOR))]
+        # Clip by clip they would be replaced, as if each were damaged.
+        if some and not any(path.exists() for path in some):
+            raise CorpusError(
+                f"{some[0]} is not on {socket.gethostname()}, which is to prepare it. Every machine must find the corpus at the "
+                "same path: share it, or copy it there."
+            )
     notes = NoteTaker(data.report)
     logging.getLogger("myxtts").addHandler(notes)
-    apply_plan(recipe.plan, Process.PRODUCER)
-    return PreparationTask(BatchFactory(data, replace(recipe, preparation=preparation), report), notes)
+    apply_plan(recipe.plan, process)
+    return PreparationTask(BatchFactory(data, recipe, report), notes)
 
 
 class NoteTaker(logging.Handler):

@@ -175,6 +175,10 @@ class ProducerProcess:
         """Who waited for whom. The giver's waiting is the process's own measure of it."""
         return self._meter.read()
 
+    def list_preparers(self) -> tuple[HandoffFacts, ...]:
+        """None: there is one producer at a time."""
+        return ()
+
     def _take(self) -> FilledSlot:
         # Made anew: the silence of a time in which nobody listened is not the producer's.
         watch = StallWatch(self._time_limits)

@@ -24,6 +24,8 @@ from myxtts.files import read_json
 from myxtts.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 
 MOST_PARTS = 9999
+RECIPE_NAME = "recipe.json"
+"""Beside the run's data, for who prepares elsewhere."""
 _MOST_BYTES = 1 << 30
 """It names every clip that failed so far."""
 

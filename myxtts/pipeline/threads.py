@@ -95,10 +95,15 @@ class WaitMeter:
                 self._end("empty", now if made_at is None else min(made_at, now))
             self._ready += 1
 
-    def note_taken(self) -> None:
-        """A ready item was taken."""
+    def note_taken(self, waited_s: float = 0.0) -> None:
+        """A ready item was taken.
+
+        Args:
+            waited_s: how long its taker had waited for it, where that is not measured by `waiting`.
+        """
         with self._lock:
             assert self._ready > 0, self._name
+            self._total_s["taker"] += waited_s
             self._items += 1
             self._ready -= 1
             if self._ready == 0:

@@ -268,10 +268,13 @@ def _draw_stages(summary: RunSummary) -> Markup | None:
     flow = summary.flow
     if flow is None or not (flow.stages or flow.handoffs):
         return None
-    rows = []
+    rows, titles = [], ("busy", "waits for a batch", "waits for a slot")
     for name, *shares in list_stage_shares(flow):
-        titles = ("busy", "waits for a batch", "waits for a slot")
         rows.append((name, [BarPart(titles[n], share, n) for n, share in enumerate(shares) if share is not None]))
+    for each in flow.preparers:
+        idle = flow.share(each.giver_wait_s)
+        if idle is not None:
+            rows.append((each.name, [BarPart("busy", 1 - idle, 0), BarPart(titles[2], idle, 2)]))
     busy, stall = summary.goodput, summary.data_stall
     if busy is not None and stall is not None:
         rows.append((TRAINING, [BarPart("busy", busy, 0), BarPart("waits for a batch", stall, 1)]))

@@ -77,7 +77,7 @@ _RULES: Mapping[Rule, Sequence[str]] = {
         "training.keep_last", "training.keep_best", "training.best_metric", "training.log_interval", "training.watchdog_seconds",
         "training.tensorboard_log_dir", "training.on_oom", "training.speak", "training.mode", "training.rehearsal",
         # How many workers share a batch is a fact of the run's environment; which machines they are is nobody's matter.
-        "training.cluster", "training.worker_index", "training.model_gpus",
+        "training.cluster", "training.preparers", "training.worker_index", "training.model_gpus",
         # A preset: what it fills in is compared setting by setting.
         "training.optimization_level",
     ),

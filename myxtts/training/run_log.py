@@ -182,7 +182,7 @@ class RunLog:
             self.note(step, f"producer {event.kind}", f"{place}{event.reason}")
         self._events_seen = len(pipeline.events)
         self._last_row = row = self._meter.close(
-            Flow(pipeline.elapsed_s, pipeline.work, pipeline.handoffs),
+            Flow(pipeline.elapsed_s, pipeline.work, pipeline.handoffs, pipeline.preparers),
             step=step,
             epoch=epoch,
             losses=tuple(losses),
@@ -267,7 +267,7 @@ class RunLog:
     def format_performance(self, pipeline: PipelineFacts) -> str:
         """The step times so far and, where they vary much, who waits."""
         times, row = self.clock.read(), self._last_row
-        flow = Flow(pipeline.elapsed_s, pipeline.work, pipeline.handoffs)
+        flow = Flow(pipeline.elapsed_s, pipeline.work, pipeline.handoffs, pipeline.preparers)
         finding = find_timing_variation(times, flow, self._row.mode, read_settings(self._row))
         rates = (None, None) if row is None else (row.clips_per_s, row.audio_seconds_per_s)
         return format_performance(times, *rates, finding)

@@ -14,17 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from myxtts.cluster.preparers import open_preparers
 from myxtts.cluster.spec import find_cluster
 from myxtts.config import XTTSConfig
 from myxtts.data.run_data import RunData, collect_run_data
 from myxtts.devices import runtime
 from myxtts.devices.plan import DevicePlan
-from myxtts.errors import DevicePlanError, NotTrainingError, UpdateMemoryError
+from myxtts.errors import DevicePlanError, HeadLostError, NotTrainingError, UpdateMemoryError
 from myxtts.models.gpt import GPT
 from myxtts.monitoring.clock import Cause, TimeLedger
 from myxtts.monitoring.summary import RunSummary
 from myxtts.pipeline.batch import Batch, specify_batch
-from myxtts.pipeline.batches import PRODUCER_FOLDER, Batches, open_batches
+from myxtts.pipeline.batches import PRODUCER_FOLDER, Batches, OpenRemote, open_batches
 from myxtts.pipeline.codes import choose_cache_folder
 from myxtts.pipeline.recipe import BatchRecipe, Target, choose_preparation
 from myxtts.pipeline.threads import TimeLimits, Work
@@ -146,8 +147,11 @@ class XTTSTrainer:
         self._resume_checkpoint = None if resume_checkpoint is None else Path(resume_checkpoint)
         self._command = tuple(command) or (Path(sys.executable).name, *sys.argv)
         training = config.training
-        self._cluster = find_cluster(training.cluster, training.worker_index, os.environ)
+        self._cluster = find_cluster(
+            None if training.preparers else training.cluster, training.worker_index, os.environ
+        )
         self._peers: Peers
+        self._open_remote: OpenRemote | None = None
         self._run: TrainerFolder | None = None
         # Of the stage that runs, or ran last, as far as it has come.
         self._updates: UpdateMaker | None = None
@@ -187,9 +191,13 @@ class XTTSTrainer:
                 gather_peers(self.config, self.plan, self._cluster, stop, self._ledger) as self._peers,
                 self._open_run() as self._run,
                 keep_run_log(self._run.path),
+                open_preparers(self.config, self.plan) as self._open_remote,
             ):
                 stop.take()
                 return self._train_run(self._run)
+        except HeadLostError as error:
+            resume = "" if self._run is None else f"\nTo go on from the last checkpoint:\n  {self._run.resume_command}"
+            raise HeadLostError(f"{error}{resume}") from None
         except StopNow:
             assert stop.signal is not None
             raise explain_stop(self.config, self._command, stop.signal, run=self._run) from None
@@ -425,6 +433,7 @@ class XTTSTrainer:
             folder=saver.run.path / PRODUCER_FOLDER,
             # Nothing else of it: an end in the midst of opening would leave threads and processes behind.
             waiting=self._peers.stop.while_idle,
+            open_remote=self._open_remote,
         )
 
     def _recover(self, error: UpdateMemoryError, failed_at: int | None, saver: CheckpointSaver, log: RunLog) -> int:

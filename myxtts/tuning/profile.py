@@ -63,7 +63,7 @@ def refuse_decoder(config: XTTSConfig) -> None:
 def describe_workers(config: XTTSConfig) -> tuple[str, ...]:
     """What a measurement leaves out where several workers would share every batch; nothing where one process trains."""
     training = config.training
-    cluster = find_cluster(training.cluster, training.worker_index, os.environ)
+    cluster = find_cluster(None if training.preparers else training.cluster, training.worker_index, os.environ)
     if training.model_gpus is not None:
         workers, asked = len(parse_gpu_ids(training.model_gpus)), f"--model-gpus {training.model_gpus}"
     elif cluster is not None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
-from myxtts.cluster.ray_setup import LOCAL, require_token_at, set_environment
-from myxtts.errors import ClusterError
+from myxtts.cluster import ray_setup
+from myxtts.cluster.ray_setup import LOCAL, LOOPBACK, HeadWatch, require_token_at, set_environment
+from myxtts.errors import ClusterError, HeadLostError
+from tests.support.clocks import ManualClock
 
 
 def test_a_local_cluster_has_a_token_in_no_file_and_tells_nobody(tmp_path: Path) -> None:
@@ -41,3 +44,18 @@ def test_an_address_needs_a_token_that_nobody_else_can_read(tmp_path: Path) -> N
 def test_an_address_where_nothing_answers_is_named() -> None:
     with pytest.raises(ClusterError, match=r"No Ray cluster answers at 127\.0\.0\.1:9 .*--cluster local"):
         require_token_at("127.0.0.1:9")
+
+
+def test_a_head_that_is_gone_is_noticed_and_a_short_absence_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    monkeypatch.setattr(ray_setup.time, "monotonic", clock)
+    with socket.create_server((LOOPBACK, 0)) as server:
+        watch = HeadWatch(f"{LOOPBACK}:{server.getsockname()[1]}")
+        clock.move(60.0)
+        watch.look()
+    for _ in range(3):
+        clock.move(4.0)
+        watch.look()
+    clock.move(4.0)
+    with pytest.raises(HeadLostError, match=r"has not answered for 15 s.*goes on from its last checkpoint"):
+        watch.look()

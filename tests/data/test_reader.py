@@ -149,6 +149,21 @@ def test_nothing_is_read_ahead_beyond_the_end(lj):
         assert reader.read(Position(3)).position == (3, 0)
 
 
+def test_of_steps_that_others_read_nothing_is_read_ahead(lj):
+    engine, sampler = CountingEngine(), make_sampler(lj.corpus, accumulation=2)
+    with open_reader(lj, "here", sampler=sampler) as reader:
+        expected = {batch.position: freeze(batch) for batch in read_steps(reader, 0, 6)}
+    with open_reader(lj, engine, sampler=sampler, depth=5) as reader:
+        # One of three readers that take turns, each told what it will be asked for.
+        for step, upcoming in ((0, [3]), (3, [3, 5]), (5, [])):
+            for micro_batch in range(2):
+                reader.expect(upcoming)
+                assert freeze(reader.read(Position(step, micro_batch))) == expected[step, micro_batch]
+        assert engine.started == 6
+        assert engine.under_way == 0
+        assert freeze(reader.read(Position(1))) == expected[1, 0], "another one is given all the same"
+
+
 def test_a_folder_whose_name_is_not_utf8_is_read(tmp_path):
     folder = tmp_path / os.fsdecode(b"caf\xe9")
     write_clips(tmp_path / "plain", ["é"])

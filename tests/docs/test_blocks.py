@@ -13,7 +13,7 @@ from tests.support.doc_blocks import PARSE_ONLY, read_all_blocks, split_commands
 from tests.support.processes import ROOT
 
 BLOCKS = read_all_blocks()
-FOREIGN = ("git", "cd", "pip", "curl", "aplay", "tensorboard", "docker", "nvidia-smi", "kubectl", "sbatch", "source", "export", "iptables", "ip6tables")  # fmt: skip
+FOREIGN = ("git", "cd", "pip", "curl", "aplay", "tensorboard", "docker", "nvidia-smi", "kubectl", "sbatch", "source", "export", "iptables", "ip6tables", "ray", "umask")  # fmt: skip
 """Programs of others that the pages call."""
 SCRIPTS = {
     "train_main.py": "train",

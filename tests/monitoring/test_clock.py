@@ -1,5 +1,6 @@
 """Where the time of a run goes, the times of steps, the time left, and who waits for whom."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -257,3 +258,15 @@ def test_time_left_is_told_when_enough_steps_tell_and_not_from_tracing(steps, tr
     second = meter.measure(10 + steps, next_checkpoint=50, traced_s=traced_s)
     assert (second.left_s, second.checkpoint_s) == (left_s, 60.0 if left_s else None)
     assert meter.measure(100).checkpoint_s is None
+
+
+def test_what_preparers_of_a_cluster_waited_is_subtracted_one_by_one():
+    def make(seconds, items, waited_s):
+        preparers = tuple(HandoffFacts(f"Preparer {n} on a", items * n, waited_s * n, 0.0, 0.5) for n in (1, 2))
+        return replace(make_flow(seconds), preparers=preparers)
+
+    first, second = subtract_flow(make(20.0, 10, 3.0), make(10.0, 4, 1.0)).preparers
+    assert (first.items, first.giver_wait_s) == (6, 2.0)
+    assert (second.items, second.giver_wait_s) == (12, 4.0)
+    gone = subtract_flow(make(20.0, 10, 3.0), make_flow(10.0))
+    assert [each.items for each in gone.preparers] == [10, 20], "one that came meanwhile"

@@ -1,13 +1,15 @@
 import io
 import logging
 import sys
+from dataclasses import replace
 
 import pytest
 
 from myxtts.monitoring.clock import Cause, Flow, Progress
 from myxtts.monitoring.live_view import Picture, format_line, format_picture, open_view
 from myxtts.monitoring.metrics import MemoryUse, ValidationRow
-from tests.monitoring.runs import make_train_row
+from myxtts.pipeline.threads import HandoffFacts
+from tests.monitoring.runs import make_flow, make_train_row
 
 
 class Terminal(io.StringIO):
@@ -99,6 +101,14 @@ def test_what_is_unknown_is_shown_as_unknown():
 def test_waiting_is_told_in_single_mode_too_where_nothing_is_handed_over():
     spent = {Cause.START_UP: 90.0, Cause.STEP: 6.0, Cause.DATA_STALL: 4.0}
     assert "waits 40.0%" in format_line(make_picture(flow=Flow(10.0, (), ()), spent=spent))
+
+
+def test_of_each_preparer_of_a_cluster_it_is_told_who_waits():
+    preparers = tuple(HandoffFacts(f"Preparer {n} on host-{n}", 5, 1.0 * n, 2.0, 0.25) for n in range(10))
+    text = "\n".join(format_picture("gpt", make_picture(flow=replace(make_flow(), preparers=preparers))))
+    assert "ready  25%   waits: itself 10%, train 20%" in next(line for line in text.splitlines() if "host-1" in line)
+    assert "host-8" not in text
+    assert "and 2 more preparers" in text
 
 
 def test_lines_of_the_log_scroll_by_above_the_picture_and_come_back_afterwards(monkeypatch):

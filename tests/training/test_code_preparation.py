@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from myxtts.config import XTTSConfig
+from myxtts.devices.planning import plan_preparing_device
 from myxtts.errors import DevicePlanError
-from myxtts.training.code_preparation import plan_preparing_device
 from tests.devices.test_plan import make_machine
 from tests.support.tiny_run import run_command_tiny, run_tiny
 
