@@ -83,7 +83,7 @@ class Failed(NamedTuple):
     """Of memory."""
 
 
-class Preparer:
+class PreparerActor:
     """The actor. Calls come from several threads, so that one batch is sent while the next is made; all that TensorFlow does is done
     in one thread."""
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from myxtts.cluster.preparer import Failed, Kit, Made, Preparer, pack_kit
+from myxtts.cluster.preparer import Failed, Kit, Made, PreparerActor, pack_kit
 from myxtts.cluster.ray_setup import LOCAL, HeadWatch, join_cluster
 from myxtts.config import XTTSConfig
 from myxtts.data.run_data import RunData
@@ -101,7 +101,7 @@ class PreparerPool:
         room: int = SLOTS,
         follows: Callable[[int], bool] = lambda number: False,
     ):
-        self._ray, self._actor, self._kit = ray, ray.remote(Preparer), ray.put(kit)
+        self._ray, self._actor, self._kit = ray, ray.remote(PreparerActor), ray.put(kit)
         self._jobs, self._handed_on, self._asked = jobs, 0, 0
         """Of the jobs, how many were handed on, and how many asked for."""
         self._lost: set[int] = set()

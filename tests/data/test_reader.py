@@ -150,7 +150,7 @@ def test_nothing_is_read_ahead_beyond_the_end(lj):
 
 
 def test_of_steps_that_others_read_nothing_is_read_ahead(lj):
-    engine, sampler = CountingEngine(), make_sampler(lj.corpus, accumulation=2)
+    engine, sampler = CountingEngine(), make_sampler(lj, accumulation=2)
     with open_reader(lj, "here", sampler=sampler) as reader:
         expected = {batch.position: freeze(batch) for batch in read_steps(reader, 0, 6)}
     with open_reader(lj, engine, sampler=sampler, depth=5) as reader:
