@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from myxtts.checkpoints import read_array, read_model_directory, write_model_directory
-from myxtts.files import open_scratch_folder
+from myxtts.files import open_scratch_folder, read_bytes
 
 if TYPE_CHECKING:
     from myxtts.data.run_data import RunData
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _CODEC_FOLDER = "codec"
 _MEL_STATISTICS = "mel_stats"
+_MOST_BYTES = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,9 @@ def pack_kit(recipe: BatchRecipe, data: RunData, task: str = "myxtts.pipeline.fa
             dvae = {name: read_array(tensor) for name, tensor in whole.dvae.items()}
             write_model_directory(folder / _CODEC_FOLDER, config=whole.config, model=norms, dvae=dvae)
         paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-        files = {str(path.relative_to(folder)): np.fromfile(path, np.uint8) for path in paths}
+        files = {
+            str(path.relative_to(folder)): np.frombuffer(read_bytes(path, _MOST_BYTES), np.uint8) for path in paths
+        }
     return Kit(files, read_execution(), task)
 
 

@@ -194,6 +194,7 @@ READERS = {
     "evaluation/judges.py": {"loads"},
     "evaluation/judge_worker.py": {"loads", "open"},
     "pipeline/batch.py": {"loads"},
+    "training/code_preparation.py": {"loads"},
     "cli/launch.py": {"loads"},
     "cli/train.py": {"loads"},
     "data/task_processes.py": {"loads"},
