@@ -47,7 +47,7 @@ class TrainingConfig(Section):
     )
     learning_rate: float = setting(
         2e-4,
-        "learning rate (default: by model size; fine-tuning 5e-6, with LoRA 1e-4; decoder 2e-4)",
+        "learning rate (default: by model size; fine-tuning 5e-6, with LoRA 3e-4, for a small model more; decoder 2e-4)",
         "--lr RATE",
         gt=0.0,
         le=10.0,
