@@ -43,8 +43,16 @@ def write_text(path: Path, text: str) -> None:
     content = text.encode("utf-8", "surrogateescape")
     try:
         # A device, a pipe or a folder is no file.
-        if (path.is_file() or not path.exists()) and _replace_file(path, content):
-            return
+        if path.is_file() or not path.exists():
+            # Not made: the folder may be mistyped.
+            os.stat(f"{_find_folder(path)}/.")
+            try:
+                with open_file_atomically(path) as file:
+                    file.write(content)
+                return
+            except WriteError as error:
+                if getattr(error.__cause__, "errno", None) not in _IN_PLACE_ERRORS or not path.exists():
+                    raise _explain(path, error.reason) from None
         path.write_bytes(content)
     except OSError as error:
         raise _explain(path, error.strerror) from None
@@ -55,20 +63,6 @@ def write_asked(path: Path | None, title: str, make: Callable[[], str], note: st
     if path is not None:
         write_text(path, make())
         print(f"\n{title} {path}{note}")
-
-
-def _replace_file(path: Path, content: bytes) -> bool:
-    """Whether the file could be put in place; False where it may be written to as it is."""
-    # Not made: the folder may be mistyped.
-    os.stat(f"{_find_folder(path)}/.")
-    try:
-        with open_file_atomically(path) as file:
-            file.write(content)
-    except WriteError as error:
-        if getattr(error.__cause__, "errno", None) in _IN_PLACE_ERRORS and path.exists():
-            return False
-        raise _explain(path, error.reason) from None
-    return True
 
 
 def _find_folder(path: Path) -> Path:

@@ -31,7 +31,9 @@ def add_flags(parser: Parser) -> None:
         "--num-steps", type=_read_steps, default=STEPS, metavar="N", help=f"batches to measure (default: {STEPS})"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures as JSON; unknown values are null")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with timeline, histogram and memory")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write the report as a page, with a timeline and a histogram"
+    )
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace, for ui.perfetto.dev")
     add_setting_flags(parser, SHOWN)
 

@@ -122,11 +122,8 @@ class TimeLedger:
 
 def sum_spent(parts: Iterator[Spent] | list[Spent]) -> dict[Cause, float]:
     """The sum of some windows, with every cause in it."""
-    total = dict.fromkeys(Cause, 0.0)
-    for part in parts:
-        for cause, seconds in part.items():
-            total[cause] += seconds
-    return total
+    windows = list(parts)
+    return {cause: math.fsum(part.get(cause, 0.0) for part in windows) for cause in Cause}
 
 
 def measure_elapsed(spent: Spent) -> float:
@@ -245,14 +242,15 @@ class Progress:
 
     @property
     def left_s(self) -> float | None:
-        return None if self.step_s is None else self.step_s * max(0, self.end_step - self.step)
+        return self._measure_until(self.end_step)
 
     @property
     def checkpoint_s(self) -> float | None:
         """Time until the next checkpoint."""
-        if self.step_s is None or self.next_checkpoint is None:
-            return None
-        return self.step_s * max(0, self.next_checkpoint - self.step)
+        return self._measure_until(self.next_checkpoint)
+
+    def _measure_until(self, step: int | None) -> float | None:
+        return None if self.step_s is None or step is None else self.step_s * max(0, step - self.step)
 
 
 ENOUGH_STEPS = 10

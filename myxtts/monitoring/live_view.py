@@ -62,28 +62,26 @@ def open_view(stage: str, mode: str, out: TextIO | None = None) -> Iterator[Show
         with _open_live(f"{stage}, {mode} mode", console) as show:
             yield show
     else:
-        yield _PlainView(stage, stream).show
+        yield _make_plain_view(stage, stream)
 
 
-class _PlainView:
+def _make_plain_view(stage: str, out: TextIO) -> Show:
     """One line per picture, with the stage in front: a run may train a codec first, and the lines of both are alike."""
+    readers = [out]
 
-    def __init__(self, stage: str, out: TextIO):
-        self._stage = stage
-        self._out: TextIO | None = out
-
-    def show(self, picture: Picture) -> None:
-        if self._out is None:
-            return
+    def show(picture: Picture) -> None:
         try:
-            self._out.write(f"{self._stage}  {format_line(picture)}\n")
-            self._out.flush()
+            for reader in readers:
+                reader.write(f"{stage}  {format_line(picture)}\n")
+                reader.flush()
         except BrokenPipeError:
             # Of a launcher that was killed, or a terminal that was closed: what was trained is worth more than who looks on.
-            self._out = None
+            readers.clear()
             _log.warning(
                 "Nobody reads what this run shows any more. It goes on; its log and metrics are in its folder."
             )
+
+    return show
 
 
 @contextmanager
@@ -128,6 +126,10 @@ def format_picture(title: str, picture: Picture, is_ascii: bool = False) -> list
     validation = "-" if tested is None else f"{format_number(tested.loss)} (step {format_count(tested.step)})"
     p95_s = None if picture.times is None else picture.times.p95_s
     step_time = f"step time {format_step_time(row.step_s)} (p95 {format_step_time(p95_s)})"
+    checkpoint = "none"
+    if progress.next_checkpoint is not None:
+        ahead = format_count(progress.next_checkpoint - progress.step)
+        checkpoint = f"in {ahead} steps ({format_duration(progress.checkpoint_s)})"
     lines = [
         f"{title}   {steps}   epoch {_format_epoch(picture)}",
         f"{_draw_bar(progress.share, BAR_WIDTH, is_ascii)} {format_share(progress.share)}   left {format_duration(progress.left_s)}",
@@ -136,7 +138,7 @@ def format_picture(title: str, picture: Picture, is_ascii: bool = False) -> list
         GAP.join([step_time, *_list_rates(row)]),
         *(_format_waits(row.flow, is_ascii) if row.flow is not None else ["who waits: unknown"]),
         *_wrap("memory", [str(use) for use in row.memory] or [UNKNOWN]),
-        f"next checkpoint {_format_checkpoint(progress)}",
+        f"next checkpoint {checkpoint}",
     ]
     return [line[:COLUMNS] for line in lines]
 
@@ -181,13 +183,6 @@ def _format_waits(flow: Flow, is_ascii: bool) -> list[str]:
         for each in shown
     ]
     return [*lines, *([f"and {more} more preparers"] if more else [])]
-
-
-def _format_checkpoint(progress: Progress) -> str:
-    if progress.next_checkpoint is None:
-        return "none"
-    steps = progress.next_checkpoint - progress.step
-    return f"in {format_count(steps)} steps ({format_duration(progress.checkpoint_s)})"
 
 
 def _draw_bar(share: float, width: int, is_ascii: bool) -> str:

@@ -195,36 +195,21 @@ def _find_version(names: Iterable[str]) -> str | None:
     return None
 
 
-_CPU_FACTS = Path("/proc/cpuinfo")
-
-
 def describe_hardware(folder: Path) -> Iterator[str]:
     """This machine and the disk that holds a folder, line by line, without what identifies a single card."""
     scan = scan_cards()
-    lines = [f"GPU {card.physical_id}: {card.name}, {_show(card.free_mib)} free of {_show(card.total_mib)}, bus {card.bus_id or UNKNOWN}" for card in scan.cards]  # fmt: skip
-    lines += [f"GPU {physical_id}: {reason}" for physical_id, reason in scan.lost]
-    lines += [scan.problem] if scan.problem else []
-    yield from lines or ["GPU: none, no NVIDIA driver found"]
+    for card in scan.cards:
+        free, total = (UNKNOWN if mib is None else f"{mib} MB" for mib in (card.free_mib, card.total_mib))
+        yield f"GPU {card.physical_id}: {card.name}, {free} free of {total}, bus {card.bus_id or UNKNOWN}"
+    yield from (f"GPU {physical_id}: {reason}" for physical_id, reason in scan.lost)
+    if scan.problem or not (scan.cards or scan.lost):
+        yield scan.problem or "GPU: none, no NVIDIA driver found"
     yield from (link.explain() for link in read_links([card.physical_id for card in scan.cards]))
     usable = len(os.sched_getaffinity(0))
-    yield f"processor: {_find_processor() or UNKNOWN}, {os.cpu_count()} logical cores, {usable} usable"
-    memory = format_bytes(int(psutil.virtual_memory().total))
+    yield f"processor: {platform.machine()}, {os.cpu_count()} logical cores, {usable} usable"
+    memory, disk = format_bytes(int(psutil.virtual_memory().total)), shutil.disk_usage(folder)
     yield f"memory: {format_bytes(read_free_memory_bytes())} free of {memory}"
-    if folder.exists():
-        disk = shutil.disk_usage(folder)
-        yield f"disk: {format_bytes(disk.free)} free of {format_bytes(disk.total)}"
-
-
-def _find_processor() -> str | None:
-    try:
-        lines = _CPU_FACTS.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return platform.processor() or None
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
-def _show(mib: int | None) -> str:
-    return UNKNOWN if mib is None else f"{mib} MB"
+    yield f"disk: {format_bytes(disk.free)} free of {format_bytes(disk.total)}"
 
 
 SECRET, USER, HOST = "<secret>", "<user>", "<host>"

@@ -14,7 +14,6 @@ from myxtts.monitoring.clock import ENOUGH_STEPS, StepTimes, measure_durations
 from myxtts.monitoring.findings import (
     HIGH_VARIATION,
     Settings,
-    SpeedUp,
     advise_faster,
     advise_fewer_launches,
     advise_steadier,
@@ -132,6 +131,22 @@ class Cost:
     """Of it, what a step had to wait for; of steps that nobody waits for."""
     step_std_s: float
     share: float
+
+
+@dataclass(frozen=True)
+class SpeedUp:
+    """Preparing and training side by side, against one after the other."""
+
+    prepare_s: float
+    """Per batch, as is `train_s`."""
+    train_s: float
+    reached: float
+    """Time of both in series over the time a batch really took."""
+
+    @property
+    def bound(self) -> float:
+        """1 + min/max: no way of overlapping the two gains more."""
+        return 1 + min(self.prepare_s, self.train_s) / max(self.prepare_s, self.train_s)
 
 
 @dataclass(frozen=True)

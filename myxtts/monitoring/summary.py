@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from myxtts.monitoring.clock import (
     Cause,
     Flow,
@@ -25,10 +27,8 @@ from myxtts.monitoring.findings import (
     MachineFacts,
     RunFacts,
     Settings,
-    SpeedUp,
     find_limit,
     find_timing_variation,
-    measure_speed_up,
 )
 from myxtts.monitoring.memory import LEAK_EVENT
 from myxtts.monitoring.metrics import EventRow, MachineRow, MemoryUse, Row, RunRow, SummaryRow, TrainRow, ValidationRow
@@ -80,7 +80,6 @@ class RunSummary:
     audio_seconds_per_s: float | None
     padding_waste: float | None
     retraces: int
-    speed_up: SpeedUp | None
     limit: Finding | None
     variation: Finding | None
     memory: tuple[MemoryUse, ...] = ()
@@ -128,6 +127,9 @@ def summarise_run(rows: Sequence[Row], tail: Spent | None = None, status: str | 
     retraces = sum(row.retraces for row in trains)
     facts = RunFacts(mode or "", settings, spent, flow, times, padding, retraces)
     clips_per_s, audio_seconds_per_s = _measure_rates(trains)
+    # As marked, not the lowest: a codec's losses before it has codes are no rank.
+    marked = [row for row in rows if isinstance(row, ValidationRow) and row.is_best]
+    best = [(row.step, row.loss) for row in marked if math.isfinite(row.loss)]
     # Of what was told several times, as it grew, the last.
     leaks = {row.text.split(",")[0]: row.text for row in rows if isinstance(row, EventRow) and row.name == LEAK_EVENT}
     return RunSummary(
@@ -140,7 +142,7 @@ def summarise_run(rows: Sequence[Row], tail: Spent | None = None, status: str | 
         first_loss=trains[0].loss if trains else None,
         last_loss=trains[-1].loss if trains else None,
         last_parts=trains[-1].loss_parts if trains else {},
-        best_validation=_find_best([row for row in rows if isinstance(row, ValidationRow)]),
+        best_validation=best[-1] if best else None,
         spent=spent,
         times=times,
         flow=flow,
@@ -148,10 +150,6 @@ def summarise_run(rows: Sequence[Row], tail: Spent | None = None, status: str | 
         audio_seconds_per_s=audio_seconds_per_s,
         padding_waste=padding,
         retraces=retraces,
-        # Where no step was timed, what was measured is warming up.
-        speed_up=None
-        if times is None
-        else measure_speed_up(flow, spent, sum(row.batches - row.traced_batches for row in trains)),
         limit=find_limit(facts),
         variation=find_timing_variation(times, flow, mode or "", settings),
         memory=trains[-1].memory if trains else (),
@@ -173,8 +171,6 @@ def dump_summary(summary: RunSummary) -> dict[str, Any]:
     }
     if summary.times is not None:
         figures["times"]["variation"] = summary.times.variation
-    if summary.speed_up is not None:
-        figures["speed_up"]["bound"] = summary.speed_up.bound
     return figures
 
 
@@ -199,18 +195,12 @@ def _compare_prediction(rows: Sequence[Row]) -> Expectation | None:
 def _measure_rates(trains: Sequence[TrainRow]) -> tuple[float | None, float | None]:
     """The rates of all rows that have any, each with the weight of its time."""
     timed = [(measure_training(row.spent), row.clips_per_s, row.audio_seconds_per_s) for row in trains]
-    known = [(s, clips, audio) for s, clips, audio in timed if clips is not None and audio is not None]
-    training_s = math.fsum(s for s, _, _ in known)
-    if training_s <= 0:
+    known = np.array([each for each in timed if None not in each], np.float64).reshape(-1, 3)
+    seconds = known[:, 0]
+    if seconds.sum() <= 0:
         return None, None
-    clips = math.fsum(s * rate for s, rate, _ in known)
-    return clips / training_s, math.fsum(s * rate for s, _, rate in known) / training_s
-
-
-def _find_best(validations: Sequence[ValidationRow]) -> tuple[int, float] | None:
-    # As marked, not the lowest: a codec's losses before it has codes are no rank.
-    marked = [row for row in validations if row.is_best and math.isfinite(row.loss)]
-    return (marked[-1].step, marked[-1].loss) if marked else None
+    clips, audio = (float(seconds @ known[:, column] / seconds.sum()) for column in (1, 2))
+    return clips, audio
 
 
 def _find_status(rows: Sequence[Row]) -> str:
@@ -229,22 +219,29 @@ INDENT = 13
 
 def format_summary(summary: RunSummary) -> str:
     """The whole summary: what was reached, where the time went, who waited, and the verdict as the last line."""
+    machine, expected, flow = summary.machine, summary.expected, summary.flow
     sessions = f", {summary.sessions} sessions" if summary.sessions > 1 else ""
-    machine = summary.machine
+    loss = f"{format_number(summary.first_loss)} -> {format_number(summary.last_loss)}"
+    loss += f" ({parts})" if (parts := format_parts(summary.last_parts)) else ""
+    if summary.best_validation is not None:
+        step, best = summary.best_validation
+        loss += f"; best validation {format_number(best)} at step {format_count(step)}"
+    badput = [(seconds, cause) for cause, seconds in summary.spent.items() if cause is not Cause.STEP and seconds > 0]
+    shares = [(cause, format_share(seconds / summary.elapsed_s)) for seconds, cause in sorted(badput, reverse=True)]
+    rest = ", ".join(f"{cause} {share}" for cause, share in shares if share != format_share(0.0)) or "nothing"
     return _join(
         ("Run", f"{summary.stage or UNKNOWN}, {summary.mode or UNKNOWN} mode, {summary.status}; "
                 f"{format_count(summary.step)} steps in {format_duration(summary.elapsed_s)}{sessions}"),
-        ("Loss", _format_loss(summary)),
-        ("Goodput", f"{format_share(summary.goodput)}; the rest: {_format_badput(summary.spent)}"),
+        ("Loss", loss),
+        ("Goodput", f"{format_share(summary.goodput)}; the rest: {rest}"),
         *_list_pace(summary.times, summary.clips_per_s, summary.audio_seconds_per_s),
         ("Padding", f"{format_share(summary.padding_waste)} of what is computed; {summary.retraces} retraces"),
         ("Data stall", f"{format_share(summary.data_stall)} of the time, the training waited for a batch"),
-        *(_list_handoffs(summary.flow) if summary.flow is not None else []),
-        ("Speed-up", _format_speed_up(summary)),
+        *(_list_handoffs(flow) if flow is not None else []),
         ("Memory", "; ".join(map(_describe_memory, summary.memory)) or UNKNOWN),
         *((f"GPU {card.physical_id}", card.describe()) for card in (machine.cards if machine else ())),
         *([("Host", machine.host.describe())] if machine else []),
-        *([("Auto mode", _format_expected(summary.expected))] if summary.expected else []),
+        *([("Auto mode", _describe_expected(expected))] if expected else []),
         *([("Finding", str(summary.variation))] if summary.variation else []),
         *(("Finding", leak) for leak in summary.leaks),
         ("Verdict", str(summary.limit) if summary.limit else f"{UNKNOWN}: nothing was trained yet."),
@@ -264,67 +261,39 @@ def _join(*rows: tuple[str, str]) -> str:
     return "\n".join(line for each in lines for line in each)
 
 
-def _format_loss(summary: RunSummary) -> str:
-    parts = format_parts(summary.last_parts)
-    text = f"{format_number(summary.first_loss)} -> {format_number(summary.last_loss)}" + (
-        f" ({parts})" if parts else ""
-    )
-    if summary.best_validation is not None:
-        step, loss = summary.best_validation
-        text += f"; best validation {format_number(loss)} at step {format_count(step)}"
-    return text
-
-
-def _format_badput(spent: Spent) -> str:
-    elapsed_s = measure_elapsed(spent)
-    parts = [(seconds, cause) for cause, seconds in spent.items() if cause is not Cause.STEP and seconds > 0]
-    shown = [(cause, format_share(seconds / elapsed_s)) for seconds, cause in sorted(parts, reverse=True)]
-    return ", ".join(f"{cause} {share}" for cause, share in shown if share != format_share(0.0)) or "nothing"
-
-
 def _list_pace(
     times: StepTimes | None, clips_per_s: float | None, audio_seconds_per_s: float | None
 ) -> list[tuple[str, str]]:
-    throughput = (
-        f"{format_number(clips_per_s, 3)} clips/s, {format_number(audio_seconds_per_s, 3)} seconds of audio per second"
-    )
-    if times is None:
-        return [("Step time", UNKNOWN), ("Throughput", throughput)]
-    p50, p95, mean, std, low, high = map(
-        format_step_time, (times.p50_s, times.p95_s, times.mean_s, times.std_s, times.min_s, times.max_s)
-    )
-    steps = (
-        f"{p50} p50, {p95} p95, mean {mean} +- {std} ({low} to {high}), variation {format_share(times.variation)}, "
-        f"over {format_count(times.steps)} steps ({format_count(times.left_out)} left out)"
-    )
-    return [("Step time", steps), ("Throughput", throughput)]
+    clips, audio = format_number(clips_per_s, 3), format_number(audio_seconds_per_s, 3)
+    steps = UNKNOWN
+    if times is not None:
+        p50, p95, mean, std, low, high = map(
+            format_step_time, (times.p50_s, times.p95_s, times.mean_s, times.std_s, times.min_s, times.max_s)
+        )
+        steps = (
+            f"{p50} p50, {p95} p95, mean {mean} +- {std} ({low} to {high}), variation {format_share(times.variation)}, "
+            f"over {format_count(times.steps)} steps ({format_count(times.left_out)} left out)"
+        )
+    return [("Step time", steps), ("Throughput", f"{clips} clips/s, {audio} seconds of audio per second")]
 
 
 def _list_handoffs(flow: Flow) -> Iterator[tuple[str, str]]:
     for number, handoff in enumerate(flow.handoffs):
         taker, giver = (format_share(flow.share(wait_s)) for wait_s in (handoff.taker_wait_s, handoff.giver_wait_s))
-        yield (
-            "",
-            (
-                f"{handoff.name}: ready {format_share(handoff.readiness)}; {flow.name_taker(number)} waits {taker}, "
-                f"{flow.name_giver(number)} waits {giver}"
-            ),
-        )
+        ready, takes, gives = format_share(handoff.readiness), flow.name_taker(number), flow.name_giver(number)
+        yield "", f"{handoff.name}: ready {ready}; {takes} waits {taker}, {gives} waits {giver}"
     for each in flow.preparers:
         idle, waited = (format_share(flow.share(wait_s)) for wait_s in (each.giver_wait_s, each.taker_wait_s))
-        yield (
-            "",
-            f"{each.name}: {format_count(each.items)} batches; waits {idle} for work, train waits {waited} for it",
-        )
+        made = f"{format_count(each.items)} batches"
+        yield "", f"{each.name}: {made}; waits {idle} for work, train waits {waited} for it"
 
 
-def _format_expected(expected: Expectation) -> str:
+def _describe_expected(expected: Expectation) -> str:
     text = f"predicted {format_step_time(expected.predicted_s)} a step"
     if expected.reached_s is None:
         return f"{text}; reached {UNKNOWN}: no step counts yet"
-    return (
-        f"{text}, reached {format_step_time(expected.reached_s)} ({expected.reached_s / expected.predicted_s - 1:+.0%})"
-    )
+    change = expected.reached_s / expected.predicted_s - 1
+    return f"{text}, reached {format_step_time(expected.reached_s)} ({change:+.0%})"
 
 
 def _describe_memory(use: MemoryUse) -> str:
@@ -332,13 +301,3 @@ def _describe_memory(use: MemoryUse) -> str:
     sizes = {"TensorFlow": use.pool_bytes, "process": use.process_bytes, "context": use.context_bytes}
     parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items() if size is not None)
     return f"{use} ({parts})" if parts else str(use)
-
-
-def _format_speed_up(summary: RunSummary) -> str:
-    gain = summary.speed_up
-    if gain is None:
-        return f"{UNKNOWN}: preparing and training were not both measured"
-    return (
-        f"{gain.reached:.2f}x of at most {gain.bound:.2f}x over one device in series (preparing "
-        f"{format_step_time(gain.prepare_s)}, training {format_step_time(gain.train_s)} per batch)"
-    )

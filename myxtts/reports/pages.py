@@ -8,7 +8,7 @@ import json
 import re
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -39,7 +39,6 @@ from myxtts.monitoring.metrics import (
     ValidationRow,
     read_metrics,
 )
-from myxtts.monitoring.sampler import CardSummary
 from myxtts.monitoring.summary import RunSummary, summarise_run
 from myxtts.monitoring.tensorboard import paint_mel
 from myxtts.reports.charts import (
@@ -131,11 +130,6 @@ def draw_losses(rows: Sequence[Row]) -> Markup:
     return draw_lines(series, "step", lambda loss: f"{loss:.4g}")
 
 
-def format_size(gibibytes: float) -> str:
-    """Of memory, at an axis."""
-    return f"{gibibytes:.4g} GB"
-
-
 def write_run_page(metrics_path: Path, page_path: Path) -> None:
     """Writes the page of a finished or a running run, made from its metrics file alone."""
     _write(page_path, format_run_page(read_metrics(metrics_path)))
@@ -164,14 +158,17 @@ def format_run_page(metrics: Metrics) -> str:
         readiness=_draw_curves(
             ((handoff.name, row.step, handoff.readiness) for row in trains if row.flow for handoff in row.flow.handoffs), format_share, 1.0
         ),
-        memory=_draw_curves(_list_memory(trains), format_size),
+        memory=_draw_curves(
+            ((use.device, row.step, None if use.used_bytes is None else use.used_bytes / 2**30) for row in trains for use in row.memory),
+            lambda gibibytes: f"{gibibytes:.4g} GB",
+        ),
         memory_uses={use.device: use for row in trains for use in row.memory}.values(),
         machine=machines[-1] if machines else None,
         busy=_draw_curves(
-            [*(("processors", row.step, row.host.cpu_share) for row in machines), *_list_cards(machines, lambda card: card.utilization)],
+            [*(("processors", row.step, row.host.cpu_share) for row in machines),
+             *((f"GPU {card.physical_id}", row.step, card.utilization) for row in machines for card in row.cards)],
             format_share, 1.0,
         ),
-        power=_draw_curves(_list_cards(machines, lambda card: card.power_w), lambda watts: f"{watts:.0f} W"),
         events=[row for row in rows if isinstance(row, EventRow)],
         most_events=MOST_EVENTS,
         session=session,
@@ -290,20 +287,6 @@ def _draw_curves(
         curves.setdefault(name, []).append((float(step), value))
     series = [Series(name, own) for name, own in curves.items()]
     return draw_lines(series, "step", format_y, from_zero=True, y_max=y_max, otherwise="")
-
-
-def _list_memory(trains: Sequence[TrainRow]) -> Iterator[tuple[str, int, float | None]]:
-    for row in trains:
-        for use in row.memory:
-            yield use.device, row.step, None if use.used_bytes is None else use.used_bytes / 2**30
-
-
-def _list_cards(
-    rows: Sequence[MachineRow], read: Callable[[CardSummary], float | None]
-) -> list[tuple[str, int, float | None]]:
-    """Something of every card in the course of a run."""
-    points = [(card.physical_id, row.step, read(card)) for row in rows for card in row.cards]
-    return [(f"GPU {id}", step, value) for id, step, value in sorted(points, key=lambda point: point[0])]
 
 
 def _collect_stage(folder: Path) -> dict[str, Any] | None:

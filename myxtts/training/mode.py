@@ -43,10 +43,6 @@ class MeasuringError(MachineError):
     """A measurement came to no result."""
 
 
-class MeasuringKilledError(MeasuringError):
-    """The process of a measurement was killed, as one is that runs out of memory."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class StageCosts:
     """Seconds per batch, as measured."""
@@ -253,11 +249,8 @@ def measure_in_process(task: ProcessTask, item: Any, purpose: str) -> Mapping[st
     found = ask_process(task, item, MEASURING_S)
     if found.error is not None:
         raise found.error
-    failed = f"Measuring for {purpose} failed: {found.ending}"
-    if found.is_killed:
-        raise MeasuringKilledError(f"{failed}, as one is that runs out of memory.")
     if found.content is None:
-        raise MeasuringError(f"{failed}.\n{found.output}")
+        raise MeasuringError(f"Measuring for {purpose} failed: {found.ending}.\n{found.output}")
     return found.content
 
 
@@ -269,7 +262,6 @@ class ProcessAnswer(NamedTuple):
     output: str = ""
     """The end of what it wrote in that case; of one that hung with the stacks of its threads."""
     error: MyXTTSError | None = None
-    is_killed: bool = False
 
 
 def ask_process(task: ProcessTask, item: Any, limit_s: float, import_s: float = IMPORT_S) -> ProcessAnswer:
@@ -293,7 +285,8 @@ def ask_process(task: ProcessTask, item: Any, limit_s: float, import_s: float = 
                 deadline_s, has_loaded = time.monotonic() + limit_s, True
         code, output = worker.child.wait(), worker.child.read_output()
         if code < 0:
-            return ProcessAnswer(None, f"its process was killed by {Signals(-code).name}", output, is_killed=True)
+            name, way_out = Signals(-code).name, "which may be for want of memory: a smaller --batch-size takes less"
+            return ProcessAnswer(None, f"its process was killed by {name}, {way_out}", output)
         # The last line of a traceback is the error.
         return ProcessAnswer(None, f"its process ended with exit code {code}: {output.rpartition(chr(10))[2]}", output)
     except TimeoutError:

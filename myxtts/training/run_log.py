@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import tensorflow as tf
 
@@ -19,6 +19,7 @@ from myxtts.config import XTTSConfig
 from myxtts.data.corpus import Corpus
 from myxtts.devices import runtime
 from myxtts.devices.machine import read_machine
+from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan
 from myxtts.errors import RunFinishedError, RunFolderError
 from myxtts.monitoring.clock import Cause, Flow, ProgressMeter, StepClock, TimeLedger
@@ -63,18 +64,14 @@ STALLED = "stalled"
 _PACKAGE = "myxtts"
 
 _NAMES = {
-    Cause.STEP: "step",
     Cause.TRACE: "step",
     # The stages that make it are looked at while it is waited for; this is for the case that none of them works.
     Cause.DATA_STALL: "waiting for a batch",
-    Cause.TRANSFER: "transfer",
-    Cause.CHECKPOINT: "checkpoint",
-    Cause.VALIDATION: "validation",
-    Cause.RECOVERY: "recovery",
     Cause.OTHER_WORKERS: "waiting for other workers",
     # On an asynchronous device a step that hangs shows when its loss is read.
     Cause.OTHER: "reading the losses",
 }
+"""What is done, where it is called otherwise than its cause."""
 _START_UP, _ENDING = "start-up", "the end of the run"
 _STEADY = frozenset({Cause.STEP, Cause.TRANSFER, Cause.VALIDATION})
 """All else may take long without hanging: large files, first calls, a producer that is started again, and all the steps that an
@@ -165,31 +162,16 @@ class RunLog:
         None is unknown, as before the first batch."""
         return self._find_producer_bytes(), self._producer_peak_bytes
 
-    def log_steps(
-        self,
-        *,
-        step: int,
-        epoch: int,
-        losses: Sequence[float],
-        learning_rate: float,
-        scalars: Mapping[str, float],
-        pipeline: PipelineFacts,
-    ) -> None:
-        """The steps since the last call."""
+    def log_steps(self, *, step: int, pipeline: PipelineFacts, losses: Sequence[float], **facts: Any) -> None:
+        """The steps since the last call; `facts` are epoch, learning rate and scalars of their `TrainRow`."""
         self._note_stalls(step)
         for event in pipeline.events[self._events_seen :]:
             place = "" if event.position is None else f"batch {event.position}: "
             self.note(step, f"producer {event.kind}", f"{place}{event.reason}")
         self._events_seen = len(pipeline.events)
-        self._last_row = row = self._meter.close(
-            Flow(pipeline.elapsed_s, pipeline.work, pipeline.handoffs, pipeline.preparers),
-            step=step,
-            epoch=epoch,
-            losses=tuple(losses),
-            learning_rate=learning_rate,
-            scalars=dict(scalars),
-            memory=tuple(self._read_memory()),
-        )
+        flow = Flow(pipeline.elapsed_s, pipeline.work, pipeline.handoffs, pipeline.preparers)
+        row = self._meter.close(flow, step=step, losses=tuple(losses), memory=tuple(self._read_memory()), **facts)
+        self._last_row = row
         self._metrics.write(row)
         if samples := self._sampler.take_samples():
             cards, host = summarise_cards(samples), summarise_host(samples)
@@ -235,7 +217,7 @@ class RunLog:
         if span.cause is Cause.START_UP:
             return read_start_work(self.ledger, start_s)
         is_first = span.is_first or span.cause not in _STEADY or self.clock.ended == 0
-        return Work(span.name or _NAMES[span.cause], span.item, since_s, is_first)
+        return Work(span.name or _NAMES.get(span.cause, str(span.cause)), span.item, since_s, is_first)
 
     def note(self, step: int, name: str, text: str) -> None:
         """Something worth telling happened."""
@@ -255,8 +237,7 @@ class RunLog:
     def summarise(self, step: int, status: str) -> RunSummary:
         """Writes the summary and the page of the run, and returns the summary."""
         self._note_stalls(step)
-        spent = self.ledger.take_window()
-        path = self.folder / METRICS_NAME
+        spent, path = self.ledger.take_window(), self.folder / METRICS_NAME
         summary = summarise_run(read_metrics(path).rows, spent, status)
         ended = SummaryRow(time_s=time.time(), step=step, status=status, spent=spent, figures=dump_summary(summary))
         self._metrics.write(ended)
@@ -304,12 +285,12 @@ class RunLog:
     def _read_memory(self) -> Iterator[MemoryUse]:
         producer = self._producer
         for role in self._plan.own_roles:
-            use = read_memory_use(role)
-            if role.process is not self._plan.model.process:
+            if role.process is self._plan.model.process:
+                yield read_memory_use(role)
+            else:
                 # Of a pool of another process the driver knows nothing; the process itself does.
                 pool = None if producer is None else producer.device_bytes
-                use = MemoryUse(use.device, pool, use.limit_bytes, pool)
-            yield use
+                yield MemoryUse(f"{role.role} {role.device}", pool, role.limit_mib and role.limit_mib * MIB, pool)
         yield MemoryUse("host, trainer", read_private_bytes(os.getpid()), None)
         if producer is not None:
             yield MemoryUse("host, producer", producer.host_bytes, None)
@@ -346,21 +327,18 @@ def _describe_session(
     )
 
 
-class _LogFile(logging.FileHandler):
-    def handleError(self, record: logging.LogRecord) -> None:
-        """Says nothing: a full disk stops the run where it matters, and says so there."""
-
-
 @contextmanager
 def keep_run_log(folder: Path) -> Iterator[None]:
     """Writes what is logged within to the folder's `run.log` too, and an error that ends the block with its traceback."""
     path = folder / LOG_NAME
     try:
-        file = _LogFile(path, encoding="utf-8", errors="backslashreplace")
+        file = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise RunFolderError(
             f"{path}: cannot be written ({error.strerror}). Make it writable, or give another --checkpoint-dir."
         ) from None
+    # A full disk stops the run where it matters, and says so there.
+    file.handleError = lambda record: None  # type: ignore[method-assign]
     file.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger(_PACKAGE)
     logger.addHandler(file)

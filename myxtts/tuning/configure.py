@@ -25,7 +25,7 @@ from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, Mode, dump_plan, load_plan
 from myxtts.devices.planning import plan_devices
 from myxtts.errors import MemoryBillError, MyXTTSError
-from myxtts.training.mode import MeasuringKilledError, PlannedRun, Tell, measure_in_process, plan_run
+from myxtts.training.mode import PlannedRun, Tell, measure_in_process, plan_run
 from myxtts.tuning.profile import request_one
 from myxtts.units import format_step_time
 
@@ -42,7 +42,6 @@ CARD_SHARE = 0.9
 """Of a card's free memory, what a run may fill: TensorFlow's pool is not all that lies on a card."""
 HOST_SHARE = 0.5
 _ROUNDS = 3
-_HALVINGS = 3
 _WORKER = f"{__name__}:make_trial"
 _MODE = "training.mode"
 _BATCH = "batch x accumulation"
@@ -305,13 +304,7 @@ def _begin(config: XTTSConfig, machine: Machine, tell: Tell, run: RunTrial) -> t
     Raises `MemoryBillError` where there is no memory for as many clips per update in smaller batches either.
     """
     tell("trying the defaults")
-    try:
-        first = run(config, machine, Trial())
-    except MeasuringKilledError as error:
-        # It took no note of what would fit: there is nothing left but to try batches of a half, a quarter and an eighth.
-        batch, accumulation = config.data.batch_size, config.training.gradient_accumulation_steps
-        parts = [2**number for number in range(1, _HALVINGS + 1) if batch % 2**number == 0]
-        first = TrialResult(fitting=[(batch // part, accumulation * part) for part in parts], refusal=str(error))
+    first = run(config, machine, Trial())
     search = Search(config, machine, tell, run, first)
     if first.refusal:
         search.ask(_ask_batch(config, first.fitting))

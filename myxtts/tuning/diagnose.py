@@ -65,7 +65,6 @@ MUCH_PADDING = 0.2
 WIDE_SPREAD = 4.0
 SHORTER = 0.9
 """Of the longest clip: what 95 % stay below must be notably less, or it is not a few clips that are long."""
-MANY_SET_ASIDE = 0.2
 NOTABLE_SHARE = 0.05
 PROBED_FILES = 32
 SERIOUS_SHARE = 0.2
@@ -384,12 +383,10 @@ def check_config(config: XTTSConfig, cards: Sequence[Card], processors: int) -> 
     data, workers = config.data, config.data.num_workers
     if cards:
         yield from _check_config_on_card(config, max(card.total_mib or 0 for card in cards))
-    host = f"data.num_workers is {workers}; the host has {processors} processors"
     if workers == 0 and processors > 1:
-        yield Issue(WORTH_CHANGING, "Nothing is read ahead by other processes", host,
+        yield Issue(WORTH_CHANGING, "Nothing is read ahead by other processes",
+                    f"data.num_workers is 0; the host has {processors} processors",
                     f"--num-workers {min(USUAL_READERS, processors)}", "reading runs beside training")
-    elif isinstance(workers, int) and workers > processors:
-        yield Issue(NOTE, "More readers than processors", host, f"--num-workers {processors}", "less memory, no slower reading")
     if data.pipeline_buffer_size < FEW_BATCHES_AHEAD:
         yield Issue(WORTH_CHANGING, "Few batches are read ahead",
                     f"data.pipeline_buffer_size is {data.pipeline_buffer_size}: a slow moment of the disk is felt at once",
@@ -398,9 +395,6 @@ def check_config(config: XTTSConfig, cards: Sequence[Card], processors: int) -> 
         yield Issue(SERIOUS, "Static shapes are off",
                     "data.pad_to_fixed_length is false: almost every batch has a shape of its own, and each is traced, which takes "
                     "seconds", "--enable-static-shapes    # data.pad_to_fixed_length: true", "no tracing after the first batches")
-    if config.training.deterministic:
-        yield Issue(NOTE, "Every operation is deterministic", "training.deterministic is true: slower kernels and two threads",
-                    "leave out --deterministic unless runs must be equal to the last bit", MEASURE_FIRST)
 
 
 def _check_config_on_card(config: XTTSConfig, total_mib: int) -> Iterator[Issue]:
@@ -419,10 +413,6 @@ def _check_config_on_card(config: XTTSConfig, total_mib: int) -> Iterator[Issue]
                     "data.mixed_precision is float32: tensor cores stay unused, and activations take twice the memory",
                     "--mixed-precision    # data.mixed_precision: mixed_float16",
                     f"about half the memory of activations; speed {MEASURE_FIRST}")
-    # Without fixed shapes it is refused; that they are off is an issue of its own.
-    if not data.enable_xla and data.pad_to_fixed_length:
-        yield Issue(NOTE, "The step is not compiled with XLA", "data.enable_xla is false",
-                    "--enable-xla    # data.enable_xla: true", MEASURE_FIRST)
 
 
 def check_corpus(facts: CorpusFacts, batch_size: int, accumulation: int) -> Iterator[Issue]:
@@ -445,10 +435,6 @@ def check_corpus(facts: CorpusFacts, batch_size: int, accumulation: int) -> Iter
                     f"{facts.padding:.0%} of the audio in batches of {batch_size}",
                     smaller or "none: a batch of one clip cannot be smaller",
                     f"at most {facts.padding:.0%} of the computation", facts.padding)
-    lines = facts.clips + facts.set_aside
-    if facts.set_aside > MANY_SET_ASIDE * lines:
-        yield Issue(NOTE, "Many clips are set aside", f"{facts.set_aside} of {lines} cannot be used with these settings",
-                    "myxtts data    # shows which, and why; it takes the same flags", "more to learn from")
     if facts.longest_s > WIDE_SPREAD * facts.median_s and facts.p95_s < SHORTER * facts.longest_s:
         yield Issue(NOTE, "A few clips are much longer than the others: they decide how much memory a batch takes",
                     f"half are up to {facts.lengths}", f"--max-clip-seconds {facts.p95_s:.3g}",

@@ -81,12 +81,6 @@ def test_print_plan_on_real_ids(make_machine):
     assert "each process counts its own devices: these are two" in result.stdout
 
 
-def test_the_plan_fits_eighty_columns(make_machine):
-    result = run_train("--print-plan", environ=make_machine(StubCard(0), StubCard(1)).environ())
-    assert "Note" in result.stdout
-    assert max(map(len, result.stdout.splitlines())) <= 80
-
-
 def test_insufficient_gpus_names_what_is_there_and_the_command_that_works(make_machine):
     machine = make_machine(StubCard(0))
     result = run_train("--data-gpu", "0", "--model-gpu", "1", "--epochs", "2", environ=machine.environ())

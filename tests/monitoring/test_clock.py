@@ -18,8 +18,6 @@ from myxtts.monitoring.clock import (
     list_stage_shares,
     measure_durations,
     measure_elapsed,
-    measure_goodput,
-    measure_training,
     subtract_flow,
     sum_spent,
 )
@@ -100,12 +98,6 @@ def test_every_moment_is_booked_once_and_a_span_interrupts_the_one_around_it(tre
         expected[Cause.OTHER if loop else Cause.START_UP] += 1
     assert ledger.read() == expected
     assert measure_elapsed(ledger.read()) == clock.now
-
-
-def test_goodput_and_training_time():
-    assert measure_goodput({}) is None
-    assert measure_goodput({Cause.STEP: 3.0, Cause.START_UP: 1.0}) == 0.75
-    assert measure_training(dict.fromkeys(Cause, 1.0)) == 4.0
 
 
 def run_steps(steps, durations, clock):

@@ -20,9 +20,7 @@ from myxtts.monitoring.findings import (
     advise_steadier,
     find_limit,
     find_timing_variation,
-    measure_speed_up,
     settle_sections,
-    split_batch,
 )
 from myxtts.pipeline.threads import WorkFacts
 from tests.monitoring.runs import SETTINGS, make_flow
@@ -152,21 +150,6 @@ def test_before_anything_was_trained_there_is_no_verdict_and_where_nothing_is_le
     assert find_limit(make_facts(spent={Cause.START_UP: 5.0})) is None
     settings = {"data": {"mixed_precision": "mixed_float16", "enable_xla": True, "batch_size": 8}, "training": {}}
     assert str(find_limit(make_facts(settings=settings))).endswith("No setting would change that.")
-
-
-def test_speed_up_has_a_bound_and_what_was_reached():
-    # 20 batches: preparing takes 5 s of 10 s, so 0.25 s each; training 0.45 s each; a batch every 0.5 s.
-    speed_up = measure_speed_up(make_flow(), {Cause.STEP: 9.0, Cause.DATA_STALL: 1.0, Cause.START_UP: 99.0}, batches=20)
-    assert speed_up.bound == pytest.approx(1 + 0.25 / 0.45)
-    assert speed_up.reached == pytest.approx((0.25 + 0.45) / 0.5)
-
-
-@pytest.mark.parametrize(
-    ("flow", "step_s", "batches"),
-    [(None, 9.0, 20), (make_flow(busy=0.0), 9.0, 20), (make_flow(), 0.0, 20), (make_flow(), 9.0, 0)],
-)
-def test_speed_up_is_unknown_unless_both_sides_were_measured(flow, step_s, batches):
-    assert measure_speed_up(flow, {Cause.STEP: step_s}, batches) is None
 
 
 STAGES = ("read", "prepare", "transfer", "train")
@@ -317,13 +300,3 @@ def test_what_is_not_known_is_not_advised_on():
     unknown = Settings({})
     assert list_advice(unknown, "single") == []
     assert list_advice(unknown, "dual") == []
-
-
-@pytest.mark.parametrize("batch_size", [2, 3, 9, 12, 35])
-def test_a_split_batch_makes_the_same_update(batch_size):
-    flags = split_batch(batch_size, 3)
-    assert flags is not None
-    given = parse_flags(flags)
-    clips = [int(given[key].value) for key in ("data.batch_size", "training.gradient_accumulation_steps")]
-    assert clips[0] < batch_size
-    assert clips[0] * clips[1] == 3 * batch_size

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from myxtts.monitoring.clock import Cause, Flow, Progress
+from myxtts.monitoring.clock import Progress
 from myxtts.monitoring.live_view import Picture, format_line, format_picture, open_view
 from myxtts.monitoring.metrics import MemoryUse, ValidationRow
 from myxtts.pipeline.threads import HandoffFacts
@@ -98,11 +98,6 @@ def test_what_is_unknown_is_shown_as_unknown():
     assert format_line(picture) == "step 10/400  epoch 1  loss unknown  lr unknown  58 audio-s/s  waits 5.0%"
 
 
-def test_waiting_is_told_in_single_mode_too_where_nothing_is_handed_over():
-    spent = {Cause.START_UP: 90.0, Cause.STEP: 6.0, Cause.DATA_STALL: 4.0}
-    assert "waits 40.0%" in format_line(make_picture(flow=Flow(10.0, (), ()), spent=spent))
-
-
 def test_of_each_preparer_of_a_cluster_it_is_told_who_waits():
     preparers = tuple(HandoffFacts(f"Preparer {n} on host-{n}", 5, 1.0 * n, 2.0, 0.25) for n in range(10))
     text = "\n".join(format_picture("gpt", make_picture(flow=replace(make_flow(), preparers=preparers))))
@@ -139,12 +134,6 @@ def test_a_log_that_goes_to_a_file_stays_there(monkeypatch):
         sys.stderr.write("to the file\n")
     assert file.getvalue() == "to the file\n"
     assert "to the file" not in out.getvalue()
-
-
-@pytest.mark.parametrize(("step", "filled"), [(0, 0), (200, 20), (500, 40)])
-def test_the_bar_is_filled_as_far_as_the_run_has_come(step, filled):
-    lines = format_picture("gpt", make_picture(step), is_ascii=True)
-    assert any(line.startswith("#" * filled + "-" * (40 - filled) + " ") for line in lines)
 
 
 def test_what_stands_beside_the_loss_is_shown_with_it():

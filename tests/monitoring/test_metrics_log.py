@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from myxtts.errors import MachineError, NotARunError
-from myxtts.monitoring.metrics import EventRow, ValidationRow, list_losses, open_metrics_log, read_metrics
+from myxtts.monitoring.metrics import EventRow, ValidationRow, open_metrics_log, read_metrics
 from tests.monitoring.runs import make_rows, make_run_row, make_train_row
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -158,8 +158,3 @@ def test_reading_what_is_no_metrics_file_says_so(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"kind": "dance"}\nwords\n')
     with pytest.raises(NotARunError, match="no rows"):
         read_metrics(tmp_path / "metrics.jsonl")
-
-
-def test_losses_are_listed_by_step(path):
-    write_rows(path, [make_train_row(2, losses=(5.0, 4.0)), make_train_row(3, losses=(3.5,))])
-    assert list_losses(read_metrics(path)) == [(1, 5.0), (2, 4.0), (3, 3.5)]

@@ -47,13 +47,6 @@ def test_a_wait_is_charged_to_what_was_done_to_the_batch_meanwhile():
     assert profile.data_share == pytest.approx(30 / 31)
 
 
-def test_what_is_hidden_behind_the_training_costs_nothing():
-    profile = make_profile(Stages(read=5, prepare=10, transfer=3, train=40))
-    assert profile.training_share == pytest.approx(1.0)
-    assert [profile.costs[part].step_s for part in (StepPart.LOAD, StepPart.PREPARE, StepPart.TRANSFER)] == [0, 0, 0]
-    assert profile.costs[StepPart.LOAD].own_s == pytest.approx(0.005)
-
-
 def test_three_runs_give_headspace_and_the_bound():
     profile = make_profile(Stages(read=0, prepare=30, transfer=0, train=20))
     assert profile.cached_mean_s == pytest.approx(0.020)

@@ -21,7 +21,6 @@ def test_figures_of_a_known_run():
     assert summary.best_validation == (400, pytest.approx(3.1134, abs=1e-3))
     assert summary.times.steps == 400
     assert summary.clips_per_s == pytest.approx(16.0)
-    assert summary.speed_up.bound > summary.speed_up.reached > 1
 
 
 def test_the_end_of_a_session_that_no_row_has_counts_and_so_does_what_a_killed_one_lost():
@@ -37,11 +36,8 @@ def test_the_end_of_a_session_that_no_row_has_counts_and_so_does_what_a_killed_o
 
 def test_a_run_without_steps_is_unknown_and_not_zero():
     text = format_summary(summarise_run([make_run_row()]))
-    for title in ("Goodput      ", "Step time    ", "Padding      ", "Speed-up     ", "\nVerdict      "):
+    for title in ("Goodput      ", "Step time    ", "Padding      ", "\nVerdict      "):
         assert f"{title}unknown" in text
-    # Warming up alone tells nothing of the speed-up.
-    row = replace(make_train_row(10), step_times_s=(), left_out=10)
-    assert "Speed-up     unknown" in format_summary(summarise_run([make_run_row(), row]))
 
 
 def test_a_validation_that_is_not_finite_is_never_the_best():
@@ -65,7 +61,6 @@ def test_the_text_fits_80_columns_and_ends_with_the_verdict_as_the_json_does():
     figures = json.loads(json.dumps(dump_summary(summarise_run(make_rows()))))
     assert figures["goodput"] == pytest.approx(356 / 435)
     assert figures["spent"]["trace/compile"] == 10.0
-    assert figures["speed_up"]["bound"] > 1
     assert figures["times"]["variation"] is not None
     assert "Try first" in figures["verdict"]
 
@@ -139,5 +134,3 @@ def test_throughput_and_the_time_of_a_batch_leave_out_what_was_traced():
     slow = make_train_row(20, spent={Cause.STEP: 30.0}, clips_per_s=4.0, audio_seconds_per_s=8.0)
     summary = summarise_run([make_run_row(), traced, slow, make_train_row(30, audio_seconds_per_s=16.0)])
     assert (summary.clips_per_s, summary.audio_seconds_per_s) == (7.0, 10.0)
-    traced = make_train_row(10, spent={Cause.TRACE: 90.0, Cause.STEP: 1.0}, batches=20, traced_batches=19)
-    assert summarise_run([make_run_row(), traced]).speed_up.train_s == 1.0

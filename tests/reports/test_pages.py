@@ -160,7 +160,7 @@ def test_the_page_of_a_run_has_every_section(tmp_path):
     write_run_page(tmp_path / "metrics.jsonl", tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert len(re.findall("<h2>(.*?)</h2>", page)) == 9
-    assert page.count("<svg") == 8
+    assert page.count("<svg") == 7
     assert "prefers-color-scheme: dark" in page
     assert set(re.findall(r'class="(c\d+)"', page)) <= set(re.findall(r"\.(c\d+) {", page)), "every part has its colour"
     for words in (

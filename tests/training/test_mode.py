@@ -260,7 +260,7 @@ def test_a_process_that_hangs_is_ended_at_its_limit_with_its_stack(ask):
     ("work", "said"),
     [
         ("make_nothing", "failed: its process ended with exit code 1: AttributeError"),
-        ("make_killed", "failed: its process was killed by SIGKILL, as one is that runs out of memory"),
+        ("make_killed", "failed: its process was killed by SIGKILL, which may be for want of memory"),
     ],
 )
 def test_a_measurement_that_fails_leads_to_the_flag(tmp_path, monkeypatch, work, said):

@@ -2,7 +2,6 @@
 
 import json
 import time
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -18,12 +17,11 @@ from myxtts.errors import UserError
 from myxtts.monitoring.findings import MachineFacts, Settings
 from myxtts.monitoring.profile_facts import StepPart, judge_profile
 from myxtts.training.mode import ModeChoice, PlannedRun
-from myxtts.training.starting_point import StartingPoint, fit_model_config
 from myxtts.training.step import MicroStep
 from myxtts.tuning import profile as profiling
 from myxtts.tuning.launches import count_launches
-from myxtts.tuning.profile import describe_run, measure_three_runs, plan_profile
-from myxtts.tuning.profiling import FILL_BATCHES, FREE_STEPS, MeasuredTraining, Profiler, ProfileSetup
+from myxtts.tuning.profile import measure_three_runs, plan_profile
+from myxtts.tuning.profiling import FILL_BATCHES, FREE_STEPS, MeasuredTraining, Profiler
 from tests.monitoring.profiles import make_run
 from tests.training.test_step import make_step, make_tensors, update
 from tests.tuning.made_up import MadeUpBatches, MadeUpTraining
@@ -184,15 +182,3 @@ def test_a_launch_is_what_a_gpu_is_asked_for_when_the_graph_is_optimised():
 
     specs = (tf.TensorSpec([None, 3]), tf.TensorSpec([], tf.bool))
     assert count_launches(work.get_concrete_function(*specs)) == {"MatMul": 1, "Tanh": 1, "AssignAddVariableOp": 1}
-
-
-def test_the_size_is_that_of_the_model_that_is_fine_tuned(tmp_path):
-    start = StartingPoint(SimpleNamespace(path=tmp_path, config=XTTSConfig(model={"size": "tiny"}), model={}))
-    config = fit_model_config(XTTSConfig(), start, start.config, start.config.text_tokens)
-    batches = SimpleNamespace(buckets=(), waste=SimpleNamespace(audio_share=0.1))
-    data = SimpleNamespace(train=(), sampler=SimpleNamespace(plan=batches))
-    setup = ProfileSetup(config, make_plan(), data, object(), start, tmp_path)
-    assert config.model.size == "base", "the label that was asked for"
-    assert describe_run(setup).model.startswith("tiny gpt, ")
-    own = replace(setup, config=config.replace(model={"gpt_layers": 7}))
-    assert describe_run(own).model.startswith("custom gpt, ")
