@@ -63,24 +63,22 @@ def add_flags(parser: Parser) -> None:
 def _add_judge_flags(parser: Parser) -> None:
     recogniser = parser.add_mutually_exclusive_group()
     recogniser.add_argument(
-        "--recogniser", metavar="NAME", help="moonshine, a Python function as module:function, or none (default: none)"
+        "--recogniser", metavar="NAME", help="a Python function as module:function, or none (default: none)"
     )
     recogniser.add_argument(
-        "--recogniser-command", metavar="COMMAND", help="prints what is said in {wav}; {language} is its code"
+        "--recogniser-command",
+        metavar="COMMAND",
+        help="prints what is said in {wav}; {language} is its code. Without {wav} it is started once: see the page on evaluation",
     )
     speaker = parser.add_mutually_exclusive_group()
     speaker.add_argument(
         "--speaker-judge", metavar="NAME",
-        help="resemblyzer, module:function, own (the model's speaker encoder) or none (default: own, if there is one)",
+        help="module:function, own (the model's speaker encoder) or none (default: own, if there is one)",
     )  # fmt: skip
     speaker.add_argument("--speaker-judge-command", metavar="COMMAND", help="prints the numbers of the voice in {wav}")
     parser.add_argument(
         "--other-voices", metavar="DIR", type=Path,
         help="a folder with a folder of recordings for each of some other speakers, to compare the voice with",
-    )  # fmt: skip
-    parser.add_argument(
-        "--judge-python", metavar="PATH",
-        help="the Python that has the packages of moonshine or resemblyzer (default: MYXTTS_JUDGE_PYTHON, or this one)",
     )  # fmt: skip
 
 
@@ -124,8 +122,8 @@ def _make_request(arguments: argparse.Namespace) -> EvaluationRequest:
         language=arguments.language,
         references=tuple(arguments.reference),
         other_voices=arguments.other_voices,
-        recogniser=JudgeChoice(arguments.recogniser, arguments.recogniser_command, arguments.judge_python),
-        speaker_judge=JudgeChoice(arguments.speaker_judge, arguments.speaker_judge_command, arguments.judge_python),
+        recogniser=JudgeChoice(arguments.recogniser, arguments.recogniser_command),
+        speaker_judge=JudgeChoice(arguments.speaker_judge, arguments.speaker_judge_command),
         settings=read_speech_settings(arguments),
     )
 

@@ -198,8 +198,8 @@ def _choose_own_judge(choice: JudgeChoice, synthesizer: Synthesizer) -> Judge | 
     has_encoder = synthesizer.xtts.speaker_encoder is not None
     if choice.name == OWN and not has_encoder:
         raise EvaluationError(
-            "--speaker-judge own takes a model with a trained speaker encoder, but this one has none. Give --speaker-judge "
-            "resemblyzer, or another."
+            "--speaker-judge own takes a model with a trained speaker encoder, but this one has none. "
+            f"{SPEAKER_JUDGE.how}"
         )
     if not has_encoder or choice.name not in (None, OWN) or choice.command is not None:
         return None

@@ -1,24 +1,22 @@
 """Who listens: recognisers, which write down what they hear, and speaker judges, which say whose voice it is;
 and what an evaluation asks of them.
 
-A judge is one that MyXTTS knows by name, a Python function (`module:function`), or a command. Known ones run in a process
-of their own, by any Python that has their package. All hear the same files: wav, 16 kHz, mono, 16 bit."""
+A judge is a Python function (`module:function`) or a command: one that is run for each clip, or one that is started once and
+answers line by line (`examples/judges`). All hear the same files: wav, 16 kHz, mono, 16 bit."""
 
 from __future__ import annotations
 
 import importlib
-import json
 import logging
-import os
 import select
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +26,6 @@ from numpy.typing import NDArray
 from myxtts.audio.reading import read_clip
 from myxtts.checkpoints.model_directory import VOCABULARY_NAME, ModelDirectory, read_model_directory
 from myxtts.checkpoints.store import find_model_directory
-from myxtts.config.settings import nearest_name
 from myxtts.data.scan import ScanResult, scan_data
 from myxtts.errors import EvaluationError, JudgeFailedError, MyXTTSError
 from myxtts.evaluation.results import SPOKEN, Figures
@@ -51,30 +48,33 @@ from myxtts.processes import end_child, read_end
 _log = logging.getLogger(__name__)
 
 
-START_SECONDS = ANSWER_SECONDS = 300.0
+ANSWER_SECONDS = 300.0
 STOP_SECONDS = 10.0
 _TOLD_BYTES = 2000
 
 JUDGE_RATE_HZ = 16_000
-JUDGE_PYTHON = "MYXTTS_JUDGE_PYTHON"
 NONE, OWN = "none", "own"
 WAV_PLACE, LANGUAGE_PLACE = "{wav}", "{language}"
+FAILED = "error:"
+"""With which a command that runs on says that it has no answer about a clip."""
 
 
 @dataclass(frozen=True)
 class JudgeKind:
-    """What judges of one kind have in common, and the one of them that has an adapter."""
+    """What judges of one kind have in common."""
 
     what: str
     """In words."""
     flag: str
     check: Callable[[str, Any], Any]
     """An answer as it is used, of what a judge of some name gave; a command gives what it prints."""
-    known: str
-    install: str
-    """The command that installs the known one."""
-    languages: tuple[str, ...] | None = None
-    """Of the known one; None for all."""
+    example: str
+    """One of `examples/judges`."""
+
+    @property
+    def how(self) -> str:
+        """The ways to have one."""
+        return f"Give {self.flag} module:function, or {self.flag}-command 'COMMAND {{wav}}'; examples/judges/{self.example} is one."
 
 
 def _check_text(name: str, heard: Any) -> str:
@@ -97,13 +97,8 @@ def _check_voice(name: str, numbers: Any) -> Vector:
     return vector / length
 
 
-RECOGNISER = JudgeKind(
-    "recogniser", "--recogniser", _check_text, "moonshine", "pip install numpy moonshine-voice==0.1.0", ("en",)
-)
-SPEAKER_JUDGE = JudgeKind(
-    "speaker judge", "--speaker-judge", _check_voice,
-    "resemblyzer", "pip install torch==2.13.0 'setuptools<81' numpy resemblyzer",
-)  # fmt: skip
+RECOGNISER = JudgeKind("recogniser", "--recogniser", _check_text, "moonshine.py")
+SPEAKER_JUDGE = JudgeKind("speaker judge", "--speaker-judge", _check_voice, "resemblyzer_voice.py")
 
 
 @dataclass(frozen=True)
@@ -115,8 +110,6 @@ class Judge:
     """For people: what was asked."""
     answer: Callable[[Path, str], Any]
     """Its own answer about a wav in a language. May raise anything."""
-    languages: tuple[str, ...] | None = None
-    """Languages it understands; None for whatever it is given."""
 
     def ask(self, wav: Path, language: str) -> Any:
         """The text, or the voice as a vector of length 1. Raises `JudgeFailedError` where there is none."""
@@ -134,137 +127,115 @@ class JudgeChoice:
     """Which judge is asked for; at most one of the two."""
 
     name: str | None = None
-    """A known name, `module:function`, or `none`."""
+    """`module:function`, or `none`."""
     command: str | None = None
-    python: str | None = None
-    """For known ones; by default the one in `MYXTTS_JUDGE_PYTHON`, or our own."""
 
 
 @contextmanager
 def open_judge(kind: JudgeKind, choice: JudgeChoice) -> Iterator[Judge | None]:
     """The judge that is asked for, ready to listen until the block ends; None where none is.
 
-    Raises `EvaluationError` for one that is unknown, cannot be called or lacks its package.
+    Raises `EvaluationError` for one that is unknown, or cannot be called or started.
     """
     if choice.command is not None:
-        yield _make_command_judge(kind, choice.command)
+        words = _split_command(kind, choice.command)
+        name = Path(words[0]).name
+        if any(WAV_PLACE in word for word in words):
+            yield Judge(kind, name, partial(_run_command, words))
+        else:
+            with closing(RunningCommand(words)) as command:
+                command.check_start(kind)
+                yield Judge(kind, name, command.answer)
     elif choice.name is None or choice.name == NONE:
         yield None
     elif ":" in choice.name:
         yield _make_function_judge(kind, choice.name)
-    elif choice.name == kind.known:
-        with closing(JudgeProcess(kind, choice.python or os.environ.get(JUDGE_PYTHON) or sys.executable)) as process:
-            process.check_start()
-            yield Judge(kind, kind.known, process.answer, kind.languages)
     else:
-        near = nearest_name(choice.name, [kind.known])
-        hint = f"Did you mean {near}?" if near else f"There is: {kind.known}."
-        raise EvaluationError(
-            f"{kind.flag} knows no {kind.what} {choice.name!r}. {hint} Others can be given as module:function, or with "
-            f"{kind.flag}-command."
+        raise EvaluationError(f"{kind.flag} knows no {kind.what} {choice.name!r}. {kind.how}")
+
+
+def _split_command(kind: JudgeKind, command: str) -> list[str]:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise EvaluationError(f"{kind.flag}-command cannot be read: {error}. Check its quotes.") from None
+    if not words or shutil.which(words[0]) is None:
+        raise EvaluationError(f"{kind.flag}-command must be a program, but there is no {command!r}.")
+    return words
+
+
+def _run_command(words: Sequence[str], wav: Path, language: str) -> str:
+    """What a command prints about a clip."""
+    filled = [word.replace(WAV_PLACE, str(wav)).replace(LANGUAGE_PLACE, language) for word in words]
+    try:
+        result = subprocess.run(
+            filled, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=ANSWER_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise JudgeFailedError(f"`{words[0]}` gave no answer within {ANSWER_SECONDS:g} s.") from None
+    if result.returncode:
+        told = result.stderr.strip()[-_TOLD_BYTES:]
+        raise JudgeFailedError(f"`{words[0]}` ended with code {result.returncode}. Its last words: {told}")
+    return result.stdout
+
+
+class RunningCommand:
+    """A command that says a line when it is ready, and then answers every line of path, tab and language by a line."""
+
+    def __init__(self, words: Sequence[str]):
+        self._name = words[0]
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed by `close`
+        self._process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            # What is read ahead would not be seen by `select`.
+            bufsize=0,
+            # Ctrl-C is ours to answer: the judge ends when we close its input.
+            start_new_session=True,
         )
 
-
-class JudgeProcess:
-    """The known judge of a kind: a started `judge_worker`, by the Python that has the judge's package."""
-
-    def __init__(self, kind: JudgeKind, python: str):
-        self._kind, self._python = kind, python
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed by `close`
+    def check_start(self, kind: JudgeKind) -> None:
+        """Waits until it is ready. Raises `EvaluationError` where it will not be."""
         try:
-            self._process = subprocess.Popen(
-                [python, str(Path(__file__).with_name("judge_worker.py")), kind.known],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._log,
-                # What is read ahead would not be seen by `select`.
-                bufsize=0,
-                # Ctrl-C is ours to answer: the judge ends when we close its input.
-                start_new_session=True,
-            )
-        except OSError as error:
-            self._log.close()
+            self._read()
+        except JudgeFailedError as error:
             raise EvaluationError(
-                f"The judge {kind.known} must be run by a Python, but {python} cannot be started: {error.strerror}. Give one "
-                "with --judge-python."
+                f"{kind.flag}-command without {WAV_PLACE} must go on, and say a line when it is ready. {error}"
             ) from None
 
-    def check_start(self) -> None:
-        """Waits until it is ready. Raises `EvaluationError` where its package is missing."""
-        missing = self._read(START_SECONDS).get("missing")
-        if missing is not None:
-            raise EvaluationError(
-                f"The {self._kind.what} {self._kind.known} needs the Python package {missing}, which {self._python} does not have. "
-                f"Install it, best in an environment of its own: {self._kind.install}; then give that environment's Python with "
-                f"--judge-python or {JUDGE_PYTHON}."
-            )
-
-    def answer(self, wav: Path, language: str) -> Any:
+    def answer(self, wav: Path, language: str) -> str:
         """What it says of a clip. Raises `JudgeFailedError` where it says nothing."""
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps({"wav": str(wav)}).encode() + b"\n")
+            self._process.stdin.write(f"{wav}\t{language}\n".encode())
         except BrokenPipeError:
             raise self._explain("is no longer there") from None
-        reply = self._read(ANSWER_SECONDS)
-        if "error" in reply:
-            raise JudgeFailedError(f"{self._kind.known}: {reply['error']}")
-        return reply["answer"]
+        said = self._read()
+        if said.startswith(FAILED):
+            raise JudgeFailedError(f"`{self._name}`: {said.removeprefix(FAILED).strip()}")
+        return said
 
     def close(self) -> None:
         """Ends the process."""
         end_child(self._process, STOP_SECONDS)
         self._log.close()
 
-    def _read(self, seconds: float) -> dict[str, Any]:
+    def _read(self) -> str:
         assert self._process.stdout is not None
-        if not select.select([self._process.stdout], [], [], seconds)[0]:
+        if not select.select([self._process.stdout], [], [], ANSWER_SECONDS)[0]:
             self._process.kill()
-            raise self._explain(f"gave no answer within {seconds:g} s")
+            raise self._explain(f"gave no answer within {ANSWER_SECONDS:g} s")
         line = self._process.stdout.readline()
         if not line.endswith(b"\n"):
             raise self._explain("ended without an answer")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        return line.decode("utf-8", "replace")
 
     def _explain(self, what: str) -> JudgeFailedError:
         told = read_end(self._log.fileno(), _TOLD_BYTES)
         last = f" Its last words: {told}" if told else ""
-        return JudgeFailedError(f"The judge {self._kind.known} {what}.{last}")
-
-
-def _make_command_judge(kind: JudgeKind, command: str) -> Judge:
-    """A command, run for each clip."""
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise EvaluationError(f"{kind.flag}-command cannot be read: {error}. Check its quotes.") from None
-    if not any(WAV_PLACE in word for word in words):
-        raise EvaluationError(
-            f"{kind.flag}-command must say where the sound file goes, with {WAV_PLACE}, but is {command!r}."
-        )
-    if shutil.which(words[0]) is None:
-        raise EvaluationError(f"{kind.flag}-command must be a program, but there is no {words[0]!r}.")
-
-    def answer(wav: Path, language: str) -> str:
-        filled = [word.replace(WAV_PLACE, str(wav)).replace(LANGUAGE_PLACE, language) for word in words]
-        try:
-            result = subprocess.run(
-                filled,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                stdin=subprocess.DEVNULL,
-                timeout=ANSWER_SECONDS,
-            )
-        except subprocess.TimeoutExpired:
-            raise JudgeFailedError(f"`{words[0]}` gave no answer within {ANSWER_SECONDS:g} s.") from None
-        if result.returncode:
-            told = result.stderr.strip()[-_TOLD_BYTES:]
-            raise JudgeFailedError(f"`{words[0]}` ended with code {result.returncode}. Its last words: {told}")
-        return result.stdout
-
-    return Judge(kind, Path(words[0]).name, answer)
+        return JudgeFailedError(f"`{self._name}` {what}.{last}")
 
 
 def _make_function_judge(kind: JudgeKind, name: str) -> Judge:
@@ -317,18 +288,12 @@ class Jury:
                 if vector is not None:
                     self.speakers.setdefault(speaker, {})[name] = vector
 
-    def understands(self, language: str) -> bool:
-        """Whether there is a recogniser for a language."""
-        judge = self.recogniser
-        return judge is not None and (judge.languages is None or language in judge.languages)
-
     def transcribe(self, sentence: Sentence, kind: str, samples: NDArray[np.float32]) -> str | None:
-        """What the recogniser hears at 16 kHz; None where there is none for the language, or it failed."""
-        if self.recogniser is None or not self.understands(sentence.language):
+        """What the recogniser hears at 16 kHz; None where there is none, or it failed."""
+        if self.recogniser is None:
             return None
-        heard: str | None = self._ask(
-            self.recogniser, samples, sentence.language, sentence.name, f"transcript of {kind}"
-        )
+        what = f"transcript of {kind}"
+        heard: str | None = self._ask(self.recogniser, samples, sentence.language, sentence.name, what)
         return heard
 
     def compare_voice(
@@ -357,16 +322,10 @@ class Jury:
 def list_gaps(sentences: Sequence[Sentence], jury: Jury, *, has_codec: bool) -> list[Figures]:
     """Every figure that this evaluation leaves out."""
     gaps: list[tuple[str, str, str]] = []
-    rates = "Word and character error rates"
-    unknown = [sentence.language for sentence in sentences if not jury.understands(sentence.language)]
     if jury.recogniser is None:
-        gaps.append((rates, "no recogniser was asked.", _explain_judge(RECOGNISER)))
-    elif unknown:
-        languages = ", ".join(dict.fromkeys(unknown))
-        why = f"{jury.recogniser.name} does not understand {languages}, the language of {len(unknown)} of {len(sentences)} sentences."
-        gaps.append((rates, why, f"Give a recogniser that does: {_explain_others(RECOGNISER)}"))
+        gaps.append(("Word and character error rates", "no recogniser was asked.", RECOGNISER.how))
     if jury.speaker_judge is None:
-        gaps.append(("Whose voice it is", "no speaker judge was asked.", _explain_judge(SPEAKER_JUDGE)))
+        gaps.append(("Whose voice it is", "no speaker judge was asked.", SPEAKER_JUDGE.how))
     elif len(jury.speakers) == 1:
         how = "Give a folder with a folder of recordings for each of some others with --other-voices."
         gaps.append(("How alike the voice is to other speakers", "there is only one speaker.", how))
@@ -377,18 +336,6 @@ def list_gaps(sentences: Sequence[Sentence], jury: Jury, *, has_codec: bool) -> 
         why = "the model has no DVAE, which makes codes of recordings."
         gaps.append(("The codec's copy and the codes predicted", why, "Import it again with --dvae."))
     return [dict(zip(("what", "why", "how"), gap, strict=True)) for gap in gaps]
-
-
-def _explain_judge(kind: JudgeKind) -> str:
-    languages = f" (for {', '.join(kind.languages)})" if kind.languages else ""
-    return (
-        f"Give {kind.flag} {kind.known}{languages} after `{kind.install}` in an environment of its own, named with "
-        f"--judge-python; or another: {_explain_others(kind)}"
-    )
-
-
-def _explain_others(kind: JudgeKind) -> str:
-    return f"{kind.flag} module:function, or {kind.flag}-command 'COMMAND {{wav}}'."
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,8 @@ The caller opens the device scope, once, around building the model and everythin
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -163,30 +162,17 @@ class Synthesizer:
 
     def speak(self, text: str, voice: Voice, language: str, settings: SpeechSettings = USUAL) -> Speech:
         """The text as speech."""
-        return self.speak_all([text], voice, language, settings)[0]
-
-    def speak_all(
-        self, texts: Sequence[str], voice: Voice, language: str, settings: SpeechSettings = USUAL
-    ) -> list[Speech]:
-        """Several texts as speech, batch by batch; each sounds as if it were said alone."""
-        pieces = [self._split(text, voice, language) for text in texts]
-        rows = [(piece, index) for each in pieces for index, piece in enumerate(each)]
-        spoken = self._speak_rows(rows, voice, settings)
-        speeches = []
-        for each in pieces:
-            # One for each piece, and one for each pause between two.
-            chunks = list(itertools.islice(spoken, 2 * len(each) - 1))
-            reports = tuple(chunk.piece for chunk in chunks if chunk.piece)
-            speeches.append(Speech(np.concatenate([chunk.samples for chunk in chunks]), self.rate_hz, reports))
-        return speeches
+        chunks = list(self.speak_in_turn(text, voice, language, settings))
+        reports = tuple(chunk.piece for chunk in chunks if chunk.piece)
+        return Speech(np.concatenate([chunk.samples for chunk in chunks]), self.rate_hz, reports)
 
     def speak_in_turn(
         self, text: str, voice: Voice, language: str, settings: SpeechSettings = USUAL
     ) -> Iterator[SpeechChunk]:
-        """The text as speech, a chunk for each piece and pause: memory does not grow with the text."""
+        """The text as speech, a chunk for each piece and pause: made in batches, and memory does not grow with the text."""
         # Checked at the call, not when the first chunk is asked for.
-        rows = [(piece, index) for index, piece in enumerate(self._split(text, voice, language))]
-        return self._speak_rows(rows, voice, settings)
+        pieces = self._split(text, voice, language)
+        return self._render_all(pieces, self._say_in_batches(pieces, voice, settings), voice, settings)
 
     def stream(
         self,
@@ -202,36 +188,40 @@ class Synthesizer:
         Args:
             chunk_codes: codes of 46 ms between two chunks: fewer give sooner sound and more work.
         """
-        return self._stream_pieces(self._split(text, voice, language), voice, settings, chunk_codes)
+        pieces = self._split(text, voice, language)
+        rows = (Row(piece.ids, voice, (settings.seed, index)) for index, piece in enumerate(pieces))
+        said = (self._generator.stream(row, settings, chunk_codes) for row in rows)
+        return self._render_all(pieces, said, voice, settings)
 
     def _split(self, text: str, voice: Voice, language: str) -> list[Piece]:
         self.check_voice(voice)
         return split_text(text, language, self.tokenizer, self._limits)
 
-    def _speak_rows(
-        self, rows: Sequence[tuple[Piece, int]], voice: Voice, settings: SpeechSettings
-    ) -> Iterator[SpeechChunk]:
-        """Pieces, each with its place in its text, in batches."""
+    def _say_in_batches(
+        self, pieces: Sequence[Piece], voice: Voice, settings: SpeechSettings
+    ) -> Iterator[list[GeneratedRow]]:
+        rows = [Row(piece.ids, voice, (settings.seed, index)) for index, piece in enumerate(pieces)]
         for first in range(0, len(rows), self._generator.most_rows):
-            group = rows[first : first + self._generator.most_rows]
-            batch = [Row(piece.ids, voice, (settings.seed, index)) for piece, index in group]
-            for (piece, index), said in zip(group, self._generator.generate(batch, settings), strict=True):
-                yield from self._render(piece, index, iter([said]), voice, settings)
+            for said in self._generator.generate(rows[first : first + self._generator.most_rows], settings):
+                yield [said]
 
-    def _stream_pieces(
-        self, pieces: Sequence[Piece], voice: Voice, settings: SpeechSettings, chunk_codes: int
+    def _render_all(
+        self,
+        pieces: Sequence[Piece],
+        said: Iterable[Iterable[GeneratedRow]],
+        voice: Voice,
+        settings: SpeechSettings,
     ) -> Iterator[SpeechChunk]:
-        for index, piece in enumerate(pieces):
-            row = Row(piece.ids, voice, (settings.seed, index))
-            said = self._generator.stream(row, settings, chunk_codes)
-            yield from self._render(piece, index, said, voice, settings)
+        """The sound of all pieces, each after a pause."""
+        for index, (piece, states) in enumerate(zip(pieces, said, strict=True)):
+            if index:
+                yield SpeechChunk(np.zeros(round(PAUSE_SECONDS * self.rate_hz), np.float32))
+            yield from self._render(piece, states, voice, settings)
 
     def _render(
-        self, piece: Piece, index: int, states: Iterator[GeneratedRow], voice: Voice, settings: SpeechSettings
+        self, piece: Piece, states: Iterable[GeneratedRow], voice: Voice, settings: SpeechSettings
     ) -> Iterator[SpeechChunk]:
-        """The sound of one piece, after the pause before it; its last chunk, and only that, carries the report."""
-        if index:
-            yield SpeechChunk(np.zeros(round(PAUSE_SECONDS * self.rate_hz), np.float32))
+        """The sound of one piece; its last chunk, and only that, carries the report."""
         rendering = self.vocoder.start(voice, settings.speed)
         softener = EdgeSoftener(self.rate_hz)
         count = 0
@@ -327,8 +317,12 @@ def load_synthesizer(
     """
     directory = read_model_directory(find_model_directory(Path(path)), verify_checksums=verify_checksums)
     require_able_to_speak(directory)
-    tokenizer = Tokenizer(directory.path / VOCABULARY_NAME)
-    _require_vocabulary(directory, tokenizer)
+    tokenizer, tokens = Tokenizer(directory.path / VOCABULARY_NAME), directory.config.model.text_tokens
+    if tokenizer.text_tokens != tokens:
+        raise UnableToSpeakError(
+            f"The vocabulary of {directory.path} must have the {tokens} tokens that its model knows, but has "
+            f"{tokenizer.text_tokens}. Import the model again, with its own vocab.json."
+        )
     data = directory.config.data
     return Synthesizer(
         build_parts(directory, tokenizer),
@@ -346,25 +340,19 @@ def build_parts(directory: ModelDirectory, tokenizer: Tokenizer) -> XTTS:
     require_weights(directory)
     _require_memory(directory)
     sizes = read_sizes(directory.config.model, start_text_token=tokenizer.start_id, stop_text_token=tokenizer.stop_id)
+    has_decoder, has_encoder = (
+        any(name.startswith(prefix) for name in directory.model) for prefix in (DECODER_PREFIX, SPEAKER_PREFIX)
+    )
     xtts = XTTS(
         GPT(sizes.gpt),
-        decoder=WaveformDecoder(sizes.decoder) if _has_part(directory.model, DECODER_PREFIX) else None,
-        speaker_encoder=SpeakerEncoder(sizes.speaker) if _has_part(directory.model, SPEAKER_PREFIX) else None,
+        decoder=WaveformDecoder(sizes.decoder) if has_decoder else None,
+        speaker_encoder=SpeakerEncoder(sizes.speaker) if has_encoder else None,
         dvae=DVAE(sizes.dvae) if directory.dvae is not None else None,
     )
     load_checkpoint_arrays(xtts, directory.model).require_complete()
     if xtts.dvae is not None and directory.dvae is not None:
         load_checkpoint_arrays(xtts.dvae, directory.dvae).require_complete()
     return xtts
-
-
-def _require_vocabulary(directory: ModelDirectory, tokenizer: Tokenizer) -> None:
-    tokens = directory.config.model.text_tokens
-    if tokenizer.text_tokens != tokens:
-        raise UnableToSpeakError(
-            f"The vocabulary of {directory.path} must have the {tokens} tokens that its model knows, but has "
-            f"{tokenizer.text_tokens}. Import the model again, with its own vocab.json."
-        )
 
 
 def _require_memory(directory: ModelDirectory) -> None:
@@ -376,7 +364,3 @@ def _require_memory(directory: ModelDirectory) -> None:
             f"The weights of {directory.path} take {needed / 2**30:.1f} GiB of memory, but only {free / 2**30:.1f} GiB are free. "
             "End what else needs memory, or take a smaller model."
         )
-
-
-def _has_part(tensors: Mapping[str, Tensor], prefix: str) -> bool:
-    return any(name.startswith(prefix) for name in tensors)

@@ -195,7 +195,7 @@ class ProducerProcess:
                 return FilledSlot(position, self._ring.read(position, layout))
             if self._slots.is_at_end():
                 raise EndOfStream
-            assert self._slots.is_waiting(), "every slot is taken: release one before taking another"
+            assert self._slots.list_granted(), "every slot is taken: release one before taking another"
             assert self._process is not None, "there is work left"
             self._heed(self._process.wait(watch))
         raise Stopped

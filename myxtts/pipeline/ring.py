@@ -1,10 +1,7 @@
 """A ring of slots in shared memory: the producer packs arrays into a slot, the trainer reads them where they lie.
 
-Nothing in the memory itself says whether a slot is whole. That is said by a message that is sent after the slot is
-written, with the slot's layout: a producer killed while it writes has sent none. Where an array lies follows from the
-names, types and shapes alone.
-
-A batch has the slot of its position, modulo their number; `SlotTable` knows how far each has come.
+Nothing in the memory itself says whether a slot is whole, but a message that is sent after it is written, with its layout: a
+producer killed while it writes has sent none. A batch has the slot of its position, modulo their number.
 """
 
 from __future__ import annotations
@@ -211,10 +208,6 @@ class SlotTable:
         before = self._grant_end
         self._released += 1
         return list(range(before, self._grant_end))
-
-    def is_waiting(self) -> bool:
-        """Whether the next batch is granted, so that waiting for it makes sense."""
-        return self.next_position < self._grant_end
 
     def has_work_left(self) -> bool:
         """Whether there is anything a producer still has to make."""

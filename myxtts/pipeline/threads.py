@@ -1,11 +1,8 @@
 """Worker threads, and the slots by which they hand on and measure who waits. The only owner of threads in this room.
 
-A slot is taken from the moment a batch begins to be made until the step that uses it is done, so that three slots hold
-one batch being trained on, one in flight and one being made, and never a fourth.
-
-Whatever goes wrong in a thread ends the run, with the name of its work and the original traceback: it is carried to both
-neighbours, so that nobody waits for a thread that is gone. `StallWatch` is the one rule for when work that does not end is
-said to hang: a warning first, the end of the run later.
+A slot is taken from the moment a batch begins to be made until the step that uses it is done: three hold one batch being trained
+on, one in flight and one being made. Whatever goes wrong in a thread is carried to both neighbours, with the name of its work and
+the original traceback. `StallWatch` is the one rule for when work hangs: a warning first, the end of the run later.
 """
 
 from __future__ import annotations

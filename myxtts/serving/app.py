@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
@@ -54,16 +53,28 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 FACTS = "myxtts.facts"
-"""The key in a request's scope under which a route leaves what the line shall add."""
+"""The key in a request's scope under which a route leaves what its line in the log shall add."""
+OPEN_PATHS = ("/", "/healthz")
+"""They need no token: they hold nothing to protect, and a browser cannot send one at first."""
 
 _NOT_ANSWERED = "-"
 
 
-class RequestLog:
-    """Logs each request when it has ended."""
+class Gate:
+    """Lets requests through that bring the token and call the server by one of its names; logs each when it has ended.
 
-    def __init__(self, app: ASGIApp):
-        self._app = app
+    Args:
+        app: what is behind it.
+        token: of all clients; None asks for none.
+        hosts: names of this server; None allows any. Without a token this is what keeps a web page out that has pointed
+            its own name at the loopback address.
+        failures: counts wrong tokens. A client with too many is told to wait, and the right token is let in all the same:
+            somebody else may have it behind the same address.
+    """
+
+    def __init__(self, app: ASGIApp, *, token: str | None, hosts: Sequence[str] | None, failures: RateLimiter):
+        self._app, self._hosts, self._failures = app, hosts, failures
+        self._expected = token.encode() if token else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
@@ -77,7 +88,10 @@ class RequestLog:
 
         scope[FACTS] = []
         try:
+            self._check(scope)
             await self._app(scope, receive, note_status)
+        except ApiError as error:
+            await answer_error(error)(scope, receive, note_status)
         except asyncio.CancelledError:
             # So uvicorn ends what is still there when it stops, with an answer that is not JSON.
             if status != _NOT_ANSWERED:
@@ -90,39 +104,9 @@ class RequestLog:
             elapsed_s = time.perf_counter() - started
             _log.info("%s %s %s in %.2f s%s", find_client(scope), what, status, elapsed_s, facts)
 
-
-OPEN_PATHS = ("/", "/healthz")
-"""They need no token: they hold nothing to protect, and a browser cannot send one at first."""
-
-
-class AccessGuard:
-    """Lets requests through that bring the token and call the server by one of its names.
-
-    Args:
-        app: what is guarded.
-        token: of all clients; None asks for none.
-        hosts: names of this server; None allows any. Without a token this is what keeps a web page out that has pointed
-            its own name at the loopback address.
-        failures: counts wrong tokens. A client with too many is told to wait, and the right token is let in all the same:
-            somebody else may have it behind the same address.
-    """
-
-    def __init__(self, app: ASGIApp, *, token: str | None, hosts: Sequence[str] | None, failures: RateLimiter):
-        self._app, self._hosts, self._failures = app, hosts, failures
-        self._expected = token.encode() if token else None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
-        try:
-            self._check_host(headers.get("host", ""))
-            if self._expected is not None and scope["path"] not in OPEN_PATHS:
-                self._check_token(headers.get("authorization", ""), find_client(scope))
-        except ApiError as error:
-            await answer_error(error)(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
-
-    def _check_host(self, host: str) -> None:
+        host = headers.get("host", "")
         name, _, port = host.rpartition(":")
         if self._hosts is not None and (name if port.isdecimal() else host).strip("[]").lower() not in self._hosts:
             raise ApiError(
@@ -130,13 +114,13 @@ class AccessGuard:
                 "start the server with a token.",
                 FOREIGN_HOST,
             )
-
-    def _check_token(self, given: str, client: str) -> None:
-        assert self._expected is not None
+        if self._expected is None or scope["path"] in OPEN_PATHS:
+            return
+        given = headers.get("authorization", "")
         scheme, _, token = given.partition(" ")
         is_right = hmac.compare_digest(token.lstrip(" ").encode(errors="surrogateescape"), self._expected)
         if not (is_right and scheme.lower() == "bearer"):
-            self._failures.count(client)
+            self._failures.count(find_client(scope))
             raise ApiError(
                 "A request must bring this server's token in the header `Authorization: Bearer TOKEN`, but "
                 + ("brings another one." if given else "brings none."),
@@ -273,7 +257,7 @@ class Service:
         with self.uploads.take(client):
             recording = await read_body(request, self.limits.upload_bytes, self.limits.body_s)
             async with self.run(partial(clone_upload, recording=recording), client, request.receive) as job:
-                voice = await job.receive()
+                voice = await anext(job)
         return JSONResponse({"id": self.voices.keep_upload(voice), "object": "voice"}, 201)
 
 
@@ -306,30 +290,25 @@ class SpeechRoute:
         self, job: Job[Synthesizer, bytes], speech: SpeechRequest, facts: SpeechFacts, send: Send
     ) -> None:
         # Before the status is sent: until the first sound, everything that goes wrong can be told.
-        first = await job.receive()
+        part: bytes | None = await anext(job)
         rate_hz = speech.sound.choose_rate(self._service.rate_hz)
         headers = {"content-type": speech.sound.media_type, "x-sample-rate": str(rate_hz), "cache-control": "no-store"}
         if not speech.is_streamed:
-            headers["content-length"] = str(len(first))
+            headers["content-length"] = str(len(part or b""))
         await send({"type": "http.response.start", "status": 200, "headers": Headers(headers).raw})
-        # Neither can be told any more. The answer stays without its end, so the client sees that it is not whole.
+        waited_s = 0.0  # that the client has kept the server waiting so far
+        # What goes wrong now cannot be told any more. The answer stays without its end, so the client sees that it is not whole.
         with contextlib.suppress(JobCancelled, TimeoutError):
-            waited_s = await self._send(first, facts, 0.0, send)
-            async for part in job:
-                waited_s = await self._send(part, facts, waited_s, send)
+            while part is not None:
+                started = time.perf_counter() - waited_s
+                # A client that takes much longer than who listens while it comes is left.
+                async with asyncio.timeout(self._service.limits.send_s + facts.seconds - waited_s):
+                    for first in range(0, len(part), PIECE_BYTES):
+                        piece = part[first : first + PIECE_BYTES]
+                        await send({"type": "http.response.body", "body": piece, "more_body": True})
+                waited_s = time.perf_counter() - started
+                part = await anext(job, None)
             await send({"type": "http.response.body"})
-
-    async def _send(self, part: bytes, facts: SpeechFacts, waited_s: float, send: Send) -> float:
-        """Sends a part, and gives the time that the client has kept the server waiting so far.
-
-        Raises `TimeoutError` for one that takes much longer than who listens while it comes.
-        """
-        started = time.perf_counter() - waited_s
-        async with asyncio.timeout(self._service.limits.send_s + facts.seconds - waited_s):
-            for first in range(0, len(part), PIECE_BYTES):
-                piece = part[first : first + PIECE_BYTES]
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-        return time.perf_counter() - started
 
 
 def make_page() -> Response:
@@ -348,7 +327,7 @@ def make_page() -> Response:
 
 
 def build_application(service: Service, *, token: str | None, hosts: Sequence[str] | None) -> ASGIApp:
-    """The application that a server runs; for token and hosts see `AccessGuard`."""
+    """The application that a server runs; for token and hosts see `Gate`."""
     app = Starlette(
         routes=[
             Route("/", make_page(), methods=["GET"]),
@@ -358,11 +337,10 @@ def build_application(service: Service, *, token: str | None, hosts: Sequence[st
             Route("/v1/audio/voices", service.add_voice, methods=["POST"]),
             Route("/v1/audio/speech", SpeechRoute(service), methods=["POST"]),
         ],
-        middleware=[Middleware(AccessGuard, token=token, hosts=hosts, failures=service.failures)],
         exception_handlers={
             **dict.fromkeys((ApiError, HTTPException, Exception), lambda request, error: answer_error(error)),
             # Nobody reads it; the number is what the log shows.
             ClientDisconnect: lambda request, error: Response(status_code=499),
         },
     )
-    return RequestLog(app)
+    return Gate(app, token=token, hosts=hosts, failures=service.failures)

@@ -53,17 +53,15 @@ class Job(Generic[Model, Result]):
         self._results: asyncio.Queue[Result | Exception] = asyncio.Queue()
         self._is_cancelled = threading.Event()
 
-    async def receive(self) -> Result:
-        """The next result. Raises `StopAsyncIteration` behind the last, and whatever the work raised."""
+    def __aiter__(self) -> Job[Model, Result]:
+        return self
+
+    async def __anext__(self) -> Result:
+        """The next result. Raises whatever the work raised."""
         item = await self._results.get()
         if isinstance(item, Exception):
             raise item
         return item
-
-    def __aiter__(self) -> Job[Model, Result]:
-        return self
-
-    __anext__ = receive
 
     def cancel(self) -> None:
         """Ends the job at its next result. Whoever awaits one gets `JobCancelled`. Call it in the event loop."""
@@ -79,18 +77,15 @@ class Job(Generic[Model, Result]):
                     try:
                         result = next(results)
                     except StopIteration:
-                        return self._hand_over(StopAsyncIteration())
+                        return self.hand_over(StopAsyncIteration())
                     if result is not None:
-                        self._hand_over(result)
-            self._hand_over(JobCancelled())
+                        self.hand_over(result)
+            self.hand_over(JobCancelled())
         except Exception as error:  # noqa: BLE001  the border of the thread: whoever awaits the job gets the error
-            self._hand_over(error)
+            self.hand_over(error)
 
-    def drop(self) -> None:
-        """Ends a job that the thread cannot do any more, by `ModelThreadError`."""
-        self._hand_over(ModelThreadError(MODEL_DIED))
-
-    def _hand_over(self, item: Result | Exception) -> None:
+    def hand_over(self, item: Result | Exception) -> None:
+        """Gives whoever awaits the job its next result, or ends it."""
         # A loop that is closed has nobody left who waits.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._results.put_nowait, item)
@@ -146,5 +141,5 @@ class ModelThread(Generic[Model]):
             # Before anybody is told: who asks for the server's health then must not hear that all is well.
             self.has_died = True
             while job is not None:
-                job.drop()
+                job.hand_over(ModelThreadError(MODEL_DIED))
                 job = self._jobs.get()

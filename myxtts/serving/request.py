@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -113,16 +113,9 @@ MODELS = ("myxtts", "tts-1", "tts-1-hd")
 _NUMBER, _WHOLE, _TEXT, _YES_NO = "a number", "a whole number", "a text", "true or false"
 _KINDS = {_NUMBER: (int, float), _WHOLE: (int,), _TEXT: (str,), _YES_NO: (bool,)}
 
-SETTINGS = {
-    "speed": _NUMBER,
-    "temperature": _NUMBER,
-    "top_k": _WHOLE,
-    "top_p": _NUMBER,
-    "repetition_penalty": _NUMBER,
-    "greedy": _YES_NO,
-    "seed": _WHOLE,
-    "max_codes": _WHOLE,
-}
+_BY_TYPE = {"float": _NUMBER, "int": _WHOLE, "bool": _YES_NO}
+
+SETTINGS = {each.name: _BY_TYPE[str(each.type).split(" ")[0]] for each in fields(SpeechSettings)}
 """Fields that are settings of the same name."""
 
 FIELDS = {
@@ -161,8 +154,8 @@ def read_request(body: bytes, *, languages: Sequence[str], most_characters: int)
         languages: codes that the model speaks; where a request names none, English, or the first of them.
         most_characters: longest text.
     """
-    fields = _read_fields(body)
-    model = fields.get("model", MODELS[0])
+    given = _read_fields(body)
+    model = given.get("model", MODELS[0])
     if model not in MODELS:
         raise ApiError(
             f"model must be one of {', '.join(MODELS)}, but is {model[:80]!r}. Leave it out, or see GET /v1/models.",
@@ -170,25 +163,25 @@ def read_request(body: bytes, *, languages: Sequence[str], most_characters: int)
             param="model",
         )
     for name, what in (("input", "the text to say"), ("voice", "a voice of GET /v1/audio/voices")):
-        if name not in fields:
+        if name not in given:
             raise ApiError(f"A request must have {name}, {what}, but has not.", param=name)
-    text = fields["input"]
+    text = given["input"]
     if len(text) > most_characters:
         raise ApiError(
             f"input may have {most_characters} characters at most, but has {len(text)}. Send it in parts.",
             TOO_LARGE,
             param="input",
         )
-    language = choose_language(fields.get("language"), languages)
-    format_name, is_streamed = _read_sound(fields)
+    language = choose_language(given.get("language"), languages)
+    format_name, is_streamed = _read_sound(given)
     try:
         check_text(text, language)
-        settings = SpeechSettings(**{name: fields[name] for name in SETTINGS if name in fields})
+        settings = SpeechSettings(**{name: given[name] for name in SETTINGS if name in given})
     except SpeechSettingError as error:
         raise ApiError(str(error), param=error.name) from error
     except SpeechRequestError as error:
         raise ApiError(str(error), param="input") from error
-    return SpeechRequest(text, fields["voice"], language, format_name, is_streamed, settings)
+    return SpeechRequest(text, given["voice"], language, format_name, is_streamed, settings)
 
 
 def choose_language(given: str | None, languages: Sequence[str]) -> str:
@@ -209,23 +202,23 @@ def choose_language(given: str | None, languages: Sequence[str]) -> str:
 
 def _read_fields(body: bytes) -> dict[str, Any]:
     try:
-        fields = json.loads(body)
+        given = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise ApiError('The body must be JSON, as in {"input": "Hello.", "voice": "Ana"}, but is not.') from error
-    if not isinstance(fields, dict):
+    if not isinstance(given, dict):
         raise ApiError('The body must be a JSON object, as in {"input": "Hello.", "voice": "Ana"}, but is not.')
-    for name, value in list(fields.items()):
+    for name, value in list(given.items()):
         if name not in FIELDS:
             near = nearest_name(name, FIELDS)
             hint = f"Did you mean {near}?" if near else f"There are: {', '.join(FIELDS)}."
             raise ApiError(f"There is no field {name[:80]!r}. {hint}", param=name[:80])
         if value is None:
-            del fields[name]
+            del given[name]
         elif name == "voice" and isinstance(value, dict) and isinstance(value.get("id"), str):
-            fields[name] = value["id"]
+            given[name] = value["id"]
         elif type(value) not in _KINDS[FIELDS[name]]:
             raise ApiError(f"{name} must be {FIELDS[name]}, but is {_name_kind(value)}.", param=name)
-    return fields
+    return given
 
 
 def _name_kind(value: Any) -> str:
@@ -234,19 +227,19 @@ def _name_kind(value: Any) -> str:
     return {bool: "true or false", int: "a number", str: "a text", list: "a list", dict: "an object"}[type(value)]
 
 
-def _read_sound(fields: Mapping[str, Any]) -> tuple[str, bool]:
-    name = fields.get("response_format", "wav")
+def _read_sound(given: Mapping[str, Any]) -> tuple[str, bool]:
+    name = given.get("response_format", "wav")
     if name not in FORMATS:
         raise ApiError(
             f"response_format must be one of {', '.join(FORMATS)}, but is {name[:80]!r}.", param="response_format"
         )
-    if fields.get("stream_format", "audio") != "audio":
+    if given.get("stream_format", "audio") != "audio":
         raise ApiError(
             "stream_format must be audio: the sound itself is streamed, without events around it.",
             param="stream_format",
         )
     can_stream = FORMATS[name].can_stream
-    is_streamed = fields.get("stream", can_stream)
+    is_streamed = given.get("stream", can_stream)
     if is_streamed and not can_stream:
         streamed = " or ".join(each for each, sound in FORMATS.items() if sound.can_stream)
         raise ApiError(f"To stream, response_format must be {streamed}, but is {name}.", param="stream")

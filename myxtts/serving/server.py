@@ -9,7 +9,7 @@ import ipaddress
 import logging
 import signal
 import socket
-from collections import defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -257,31 +257,25 @@ class ClientConnection(H11Protocol):
 
     def _make_room(self) -> None:
         """Ends a connection that has not finished asking if this is one too many; else this one's request is refused."""
-        crowds: defaultdict[str, list[ClientConnection]] = defaultdict(list)
-        for each in self.connections:
-            if isinstance(each, ClientConnection) and not each.transport.is_closing():
-                crowds[each._name].append(each)
-        if len(crowds[self._name]) > self._limits.connections_per_client:
-            crowds = defaultdict(list, {self._name: crowds[self._name]})
-            error = ApiError(
-                f"A client may have {self._limits.connections_per_client} connections, but this is one more. Close some.",
-                TOO_MANY,
-            )
-        elif sum(map(len, crowds.values())) > self._limits.connections:
-            error = ApiError(
-                f"This server has {self._limits.connections} connections at most, and that many are there. Try again in a "
-                "moment.",
-                BUSY,
-            )
+        crowd = [
+            each for each in self.connections if isinstance(each, ClientConnection) and not each.transport.is_closing()
+        ]
+        counts = Counter(each._name for each in crowd)
+        if counts[self._name] > self._limits.connections_per_client:
+            crowd = [each for each in crowd if each._name == self._name]
+            most = self._limits.connections_per_client
+            error = ApiError(f"A client may have {most} connections, but this is one more. Close some.", TOO_MANY)
+        elif len(crowd) > self._limits.connections:
+            told = f"This server has {self._limits.connections} connections at most, and that many are there. Try again in a moment."
+            error = ApiError(told, BUSY)
         else:
             return
-        for crowd in sorted(crowds.values(), key=len, reverse=True):
-            asking = [each for each in crowd if each._is_asking and each is not self]
-            if asking:
-                # Who has sent its headers has come further.
-                min(asking, key=lambda each: (each._is_under_way, each._since))._refuse(error)
-                return
-        self.app = answer_error(error)  # A response is an application, too.
+        asking = [each for each in crowd if each._is_asking and each is not self]
+        if asking:
+            # Who has sent its headers has come further.
+            min(asking, key=lambda each: (-counts[each._name], each._is_under_way, each._since))._refuse(error)
+        else:
+            self.app = answer_error(error)  # A response is an application, too.
 
     @property
     def _is_under_way(self) -> bool:

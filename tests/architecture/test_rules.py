@@ -191,8 +191,6 @@ READERS = {
     "serving/app.py": {"read_text"},
     "tuning/selfcheck_work.py": {"read_text"},
     # Words between processes of ours, and what a process was started with.
-    "evaluation/judges.py": {"loads"},
-    "evaluation/judge_worker.py": {"loads", "open"},
     "pipeline/batch.py": {"loads"},
     "training/code_preparation.py": {"loads"},
     "cli/launch.py": {"loads"},

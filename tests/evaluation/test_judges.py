@@ -1,15 +1,13 @@
 """Who listens: known judges in their process, functions, commands, and what is wrong with them."""
 
 import sys
-import textwrap
 
 import numpy as np
 import pytest
 
 from myxtts.errors import EvaluationError, JudgeFailedError
-from myxtts.evaluation import judges as judge_process
+from myxtts.evaluation import judges as judge_module
 from myxtts.evaluation.judges import (
-    JUDGE_PYTHON,
     RECOGNISER,
     SPEAKER_JUDGE,
     JudgeChoice,
@@ -17,38 +15,23 @@ from myxtts.evaluation.judges import (
 )
 from myxtts.evaluation.sentences import write_wav
 
-MOONSHINE = """
-    print("this belongs to nobody's answer")
-    class ModelArch:
-        TINY = 0
-    def get_model_path(name):
-        return name
-"""
-TRANSCRIBER = """
-    import os, types
-    class Transcriber:
-        def __init__(self, path, arch):
-            assert path == "tiny-en"
-        def transcribe_without_streaming(self, samples, rate_hz):
-            if len(samples) == 1:
-                raise ValueError("too short")
-            if len(samples) == 2:
-                os._exit(3)
-            line = types.SimpleNamespace(text=f"{len(samples)} at {rate_hz}")
-            return types.SimpleNamespace(lines=[line, line])
+WORKER = """
+import os, sys, wave
+print({ready!r}, flush=True)
+for line in sys.stdin:
+    path, language = line.rstrip("\\n").split("\\t")
+    frames = wave.open(path).getnframes()
+    if frames == 2:
+        sys.exit("broken by it")
+    print("error: too short" if frames == 1 else f"{{frames}} in {{language}}", flush=True)
 """
 
 
 @pytest.fixture
 def packages(tmp_path, monkeypatch):
-    """A folder that judges import from, with a stand-in for the recogniser's package."""
-    folder = tmp_path / "packages"
-    (folder / "moonshine_voice").mkdir(parents=True)
-    (folder / "moonshine_voice" / "__init__.py").write_text(textwrap.dedent(MOONSHINE))
-    (folder / "moonshine_voice" / "transcriber.py").write_text(textwrap.dedent(TRANSCRIBER))
-    monkeypatch.setenv("PYTHONPATH", str(folder))
-    monkeypatch.syspath_prepend(str(folder))
-    return folder
+    """A folder that judges import from."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
 
 
 @pytest.fixture
@@ -61,26 +44,27 @@ def make_wav(tmp_path):
     return make
 
 
-def test_a_known_recogniser_runs_in_its_own_process_and_outlives_a_bad_clip(packages, make_wav):
-    with open_judge(RECOGNISER, JudgeChoice("moonshine", python=sys.executable)) as judge:
-        assert judge.languages == ("en",)
-        assert judge.ask(make_wav(800), "en") == "800 at 16000 800 at 16000"
+def make_worker(tmp_path, source):
+    (tmp_path / "worker.py").write_text(source)
+    return JudgeChoice(command=f"{sys.executable} {tmp_path / 'worker.py'}")
+
+
+def test_a_command_that_runs_on_is_started_once_and_outlives_a_bad_clip(tmp_path, make_wav):
+    with open_judge(RECOGNISER, make_worker(tmp_path, WORKER.format(ready="ready"))) as judge:
+        assert judge.ask(make_wav(800), "en") == "800 in en"
         with pytest.raises(JudgeFailedError, match="too short"):
             judge.ask(make_wav(1), "en")
-        assert judge.ask(make_wav(9), "en") == "9 at 16000 9 at 16000"
-        with pytest.raises(JudgeFailedError, match="ended without an answer"):
+        assert judge.ask(make_wav(9), "fa") == "9 in fa"
+        with pytest.raises(JudgeFailedError, match=r"ended without an answer.*broken by it"):
             judge.ask(make_wav(2), "en")
-        with pytest.raises(JudgeFailedError, match="moonshine"):
+        with pytest.raises(JudgeFailedError, match="broken by it"):
             judge.ask(make_wav(9), "en")
 
 
-def test_a_judge_that_does_not_answer_is_given_up(packages, make_wav, monkeypatch):
-    (packages / "moonshine_voice" / "transcriber.py").write_text(
-        "import time\nclass Transcriber:\n    def __init__(self, *a): pass\n"
-        "    def transcribe_without_streaming(self, *a): time.sleep(600)\n"
-    )
-    with open_judge(RECOGNISER, JudgeChoice("moonshine", python=sys.executable)) as judge:
-        monkeypatch.setattr(judge_process, "ANSWER_SECONDS", 0.2)
+def test_a_command_that_does_not_answer_is_given_up(tmp_path, make_wav, monkeypatch):
+    source = "import time\nprint('ready', flush=True)\ntime.sleep(600)"
+    with open_judge(RECOGNISER, make_worker(tmp_path, source)) as judge:
+        monkeypatch.setattr(judge_module, "ANSWER_SECONDS", 0.2)
         with pytest.raises(JudgeFailedError, match=r"no answer within 0\.2 s"):
             judge.ask(make_wav(9), "en")
 
@@ -90,11 +74,9 @@ def refuse(kind, choice, message):
         pass
 
 
-def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch):
-    monkeypatch.setenv(JUDGE_PYTHON, sys.executable)
-    message = r"moonshine_voice.*pip install numpy moonshine-voice==0\.1\.0.*--judge-python"
-    refuse(RECOGNISER, JudgeChoice("moonshine"), message)
-    refuse(SPEAKER_JUDGE, JudgeChoice("resemblyzer"), r"resemblyzer.*pip install torch")
+def test_a_command_that_cannot_run_on_is_refused_with_its_last_words(tmp_path):
+    message = r"--recogniser-command without \{wav\} must go on.*\n?(.|\n)*No module named 'no_such_package'"
+    refuse(RECOGNISER, make_worker(tmp_path, "import no_such_package"), message)
 
 
 @pytest.mark.parametrize("choice", [JudgeChoice(), JudgeChoice("none")])
@@ -106,14 +88,16 @@ def test_nobody_is_asked_unless_somebody_is_named(choice):
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        (JudgeChoice("moonshin"), "Did you mean moonshine"),
-        (JudgeChoice("kaldi"), "There is: moonshine"),
+        (
+            JudgeChoice("kaldi"),
+            "no recogniser 'kaldi'. Give --recogniser module:function.*examples/judges/moonshine.py",
+        ),
         (JudgeChoice("no_such_module:hear"), "cannot be imported"),
         (JudgeChoice("json:hear"), "no function 'hear'"),
-        (JudgeChoice(command="cat"), "{wav}"),
+        (JudgeChoice(command="true"), "without {wav} must go on"),
+        (JudgeChoice(command=""), "must be a program"),
         (JudgeChoice(command="cat '{wav}"), "quotes"),
-        (JudgeChoice(command="no-such-program {wav}"), "no 'no-such-program'"),
-        (JudgeChoice("moonshine", python="no-such-python"), "no-such-python cannot be started"),
+        (JudgeChoice(command="no-such-program {wav}"), "no 'no-such-program"),
     ],
 )
 def test_a_judge_that_cannot_be_had_is_refused(choice, message):

@@ -38,24 +38,6 @@ def read_values(batch):
     return tensors, info.facts, info.clip_numbers, info.replaced, info.totals
 
 
-def test_arrays_have_the_shapes_and_types_of_the_contract(run, batches):
-    data, recipe = run
-    for batch in batches:
-        bucket = data.sampler.plan.buckets[batch.info.facts.bucket_number]
-        frames = 1 + recipe.preparation.prompt_samples // 256
-        shapes = {name: (array.dtype.name, array.shape) for name, array in batch.tensors.items()}
-        rows, codes = bucket.rows, bucket.samples // SAMPLES_PER_CODE
-        assert shapes["mel_BFM"] == ("float32", (rows, frames, 80))
-        assert shapes["codes_BM"] == ("int32", (rows, codes))
-        assert shapes["text_BT"] == ("int32", (rows, bucket.tokens))
-        assert shapes["spans_B2"] == ("int32", (rows, 2))
-        assert shapes["totals_2"] == ("float32", (2,))
-        for name in ("text_lengths_B", "code_lengths_B"):
-            assert shapes[name] == ("int32", (rows,)), name
-        assert batch.info.facts.clips == np.count_nonzero(batch.tensors["weights_B"])
-        assert batch.info.totals == tuple(batch.tensors["totals_2"].tolist())
-
-
 def test_preparing_lasts_until_a_batch_is_really_made(run):
     with open_factory(run) as factory:
         made = factory.make(0)

@@ -2,21 +2,17 @@
 
 import os
 import socket
-import subprocess
-import sys
-import threading
 
-import numpy as np
 import psutil
 import pytest
 
 from myxtts.errors import ProducerFailedError
 from myxtts.pipeline.producer import send_exit_message
 from myxtts.pipeline.ring import RingMemoryError
-from myxtts.pipeline.threads import EndOfStream, Handoff, Stopped, WorkerThread, stop_threads
+from myxtts.pipeline.threads import EndOfStream, Stopped
 from myxtts.processes import ChildConnection, MessageError
 from tests.pipeline.producers import ENVIRONMENT, assert_all_right, list_kinds, open_producer, take_all
-from tests.support.processes import ROOT
+from tests.support.processes import run_code
 
 
 @pytest.mark.parametrize(("first", "end"), [(0, 0), (0, 1), (5, 7), (100, 140)])
@@ -39,12 +35,6 @@ def test_a_stream_without_end_can_be_left_and_nothing_comes_after_closing():
         producer.take()
 
 
-def test_closing_at_once_does_not_wait_for_the_task():
-    with open_producer({"do": "hang", "stage": "warm-up"}) as producer:
-        process = psutil.Process(producer.pid)
-    assert not process.is_running()
-
-
 def test_facts_are_measured_in_both_processes():
     with open_producer(end_position=6, more={"pause_s": 0.05}) as producer:
         take_all(producer)
@@ -55,50 +45,10 @@ def test_facts_are_measured_in_both_processes():
     assert facts.giver_wait_s < 0.75, "its work is no waiting"
 
 
-def test_stop_ends_a_wait_from_another_thread():
-    outcome = []
-
-    def take():
-        try:
-            producer.take()
-        except Stopped as error:
-            outcome.append(error)
-
-    with open_producer({"do": "hang", "stage": "warm-up"}) as producer:
-        thread = threading.Thread(target=take)
-        thread.start()
-        while producer.read_facts().taker_wait_s == 0:
-            pass
-        producer.stop()
-        thread.join(20)
-    assert len(outcome) == 1
-
-
-def run_transfer(producer, work):
-    """What a worker that takes from a producer hands on."""
-    sink, taken = Handoff("transfer"), []
-    worker = WorkerThread("transfer", work, producer, sink)
-    worker.start()
-    try:
-        while True:
-            taken.append(sink.take())
-            sink.release()
-    except EndOfStream:
-        return taken
-    finally:
-        stop_threads([worker])
-
-
-def test_it_feeds_a_worker_and_slots_are_copied_before_they_are_released():
-    with open_producer(end_position=40) as producer:
-        taken = run_transfer(producer, lambda slot: (slot.position, {k: np.array(v) for k, v in slot.arrays.items()}))
-    assert_all_right(dict(taken), range(40))
-
-
-def test_a_failing_task_reaches_the_consumer_of_the_worker_after_it():
+def test_a_failing_task_is_told_with_its_traceback():
     with open_producer({"do": "raise", "position": 4, "stage": "prepare"}) as producer:
         with pytest.raises(ProducerFailedError) as caught:
-            run_transfer(producer, lambda slot: slot.position)
+            take_all(producer)
         assert list_kinds(producer).count("started") == 1, "an error that would only repeat itself is not tried again"
     message = str(caught.value)
     assert message.startswith("The producer failed in stage 'prepare' of batch 4: ValueError: the clip is upside down")
@@ -149,14 +99,6 @@ def test_what_cannot_be_started_is_an_error_and_leaves_nothing_behind(arguments,
         pass
 
 
-def test_taking_without_releasing_is_a_mistake_of_ours():
-    with open_producer() as producer:
-        for _ in range(3):
-            producer.take()
-        with pytest.raises(AssertionError, match="every slot is taken"):
-            producer.take()
-
-
 def test_what_a_task_prints_does_not_stop_it_and_the_environment_is_the_one_given():
     chatter = {"do": "chatter", "stage": "prepare"}
     with open_producer(chatter, end_position=20, environment={**ENVIRONMENT, "MYXTTS_TEST_MARK": "yes"}) as producer:
@@ -165,19 +107,8 @@ def test_what_a_task_prints_does_not_stop_it_and_the_environment_is_the_one_give
 
 
 def test_the_engine_imports_no_tensorflow_and_no_other_room():
-    code = "import myxtts.pipeline.producer_client, sys; print(sorted(sys.modules))"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    modules = eval(result.stdout)
-    others = {name for name in modules if name.startswith("myxtts.") and not name.startswith("myxtts.pipeline")}
-    assert others == {
-        "myxtts.errors",
-        "myxtts.processes",
-        "myxtts.devices",
-        "myxtts.devices.machine",
-        "myxtts.devices.nvml",
-        "myxtts.units",
-    }
-    assert not {"tensorflow", "keras"} & set(modules)
+    code = "import myxtts.pipeline.producer_client, sys; report(sorted(sys.modules))"
+    assert not {"tensorflow", "keras", "myxtts.data", "myxtts.models"} & set(run_code(code))
 
 
 def test_the_longest_exit_message_fits_and_keeps_its_end():

@@ -60,15 +60,6 @@ def test_an_exit_costs_nothing_but_time(tmp_path, deed, position, name):
     assert re.search(r"reading: (memory unknown|\d.* MB resident)", exit_.reason)
 
 
-@pytest.mark.parametrize("when", ["load", "warm-up"])
-def test_an_exit_before_the_first_batch_blames_no_batch(tmp_path, when):
-    with open_producer({"do": "kill", "stage": when, "once": str(tmp_path / "done")}) as producer:
-        assert_all_right(take_all(producer), range(12))
-        (exit_,) = [event for event in producer.events if event.kind == "died"]
-    assert exit_.position is None
-    assert f"in stage '{when}'" in exit_.reason
-
-
 def kill_and_wait(producer):
     process = psutil.Process(producer.pid)
     process.kill()
@@ -320,14 +311,6 @@ def test_an_exit_is_classified_by_its_code(exit_code, is_limited, oom_kills, cau
     assert classify_exit(exit_code, is_limited=is_limited, oom_kills=oom_kills)[0] is cause
 
 
-def test_an_exit_says_where_why_and_with_how_much_memory():
-    told = str(end(ExitCause.PROBABLY_OUT_OF_MEMORY, detail="SIGSEGV under a memory limit", doing="mel"))
-    assert told == (
-        "probably out of memory (SIGSEGV under a memory limit) in stage 'mel' of batch 7; "
-        "last memory reading: 1.0 GB resident, 2.0 GB at most"
-    )
-
-
 def wrap(error):
     outer = RuntimeError("outer")
     outer.__cause__ = error
@@ -352,21 +335,9 @@ def test_running_out_of_memory_is_told_from_other_errors(error, expected, expect
     assert is_out_of_memory(error, is_limited=True) is expected_under_limit
 
 
-@pytest.mark.parametrize(
-    ("positions", "decided"),
-    [
-        ([7, 8, 8, 8], [None, None, 8, None]),
-        # Those between batches blame none.
-        ([7, None, None, 7], [None, None, None, 7]),
-    ],
-)
-def test_two_exits_at_one_batch_have_it_replaced(positions, decided):
+def test_progress_makes_up_for_exits_unless_it_is_at_an_earlier_batch_and_those_between_batches_blame_none():
     recovery = Recovery(None)
-    assert [recovery.decide(end(position=position)) for position in positions] == decided
-
-
-def test_progress_makes_up_for_exits_unless_it_is_at_an_earlier_batch():
-    recovery = Recovery(None)
+    assert [recovery.decide(end(position=position)) for position in (7, None, 7, 8, 9)] == [None, None, 7, None, None]
     for _ in range(5 * MOST_RESTARTS):
         assert recovery.decide(end()) is None
         recovery.note_progress(7)
