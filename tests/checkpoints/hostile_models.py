@@ -164,36 +164,27 @@ def list_vocabularies() -> Iterator[tuple[str, Any]]:
     def read_whole() -> Any:
         return json.loads(VOCABULARY.read_text(encoding="utf-8"))
 
-    padding = {"strategy": {"Fixed": 10**9}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0,
-               "pad_type_id": 0, "pad_token": "[PAD]"}  # fmt: skip
+    # Whatever is not as XTTS has it is refused in one way, so that a key has few values here.
     parts: Mapping[str, list[Any]] = {
-        "padding": [padding, {**padding, "strategy": "BatchLongest", "pad_to_multiple_of": 0}, 5],
+        "padding": [
+            {"strategy": {"Fixed": 10**9}, "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"},
+            5,
+        ],
         "truncation": [{"direction": "Right", "max_length": 0, "strategy": "LongestFirst", "stride": 5}],
-        "normalizer": [
-            {"type": "Replace", "pattern": {"String": ""}, "content": "x" * 10_000},
-            {"type": "Replace", "pattern": {"Regex": "(a*)*b"}, "content": ""},
-            {"type": "Prepend", "prepend": "x" * 1_000_000},
-            {"type": "Sequence", "normalizers": [{"type": "NFC"}] * 1000},
-            {"type": "Precompiled", "precompiled_charsmap": "AAAA"},
-            {"type": "Lowercase", "more": 1}, "NFC", [],
-        ],
-        "pre_tokenizer": [
-            {"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated", "invert": False},
-            {"type": "Metaspace", "replacement": "xy", "prepend_scheme": "always", "split": True},
-            {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}, 7,
-        ],
+        "normalizer": [{"type": "Replace", "pattern": {"Regex": "(a*)*b"}, "content": ""}, "NFC", []],
+        "pre_tokenizer": [{"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated", "invert": False}, 7],
         "post_processor": [{"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {}}],
         "decoder": [{"type": "CTC", "pad_token": "", "word_delimiter_token": "", "cleanup": True}],
         "version": ["2.0", 1.0, None],
         "surprise": [1],
-    }  # fmt: skip
+    }
     models: Mapping[str, list[Any]] = {
-        "type": ["WordPiece", None, ["BPE"], {}],
-        "dropout": [1.5, 0.5, -1, "x"],
+        "type": ["WordPiece", ["BPE"]],
+        "dropout": [0.5, "x"],
         "unk_token": ["nowhere", 5, ["[UNK]"], {}],
-        "continuing_subword_prefix": ["##", "é" * 100, 3],
-        "end_of_word_suffix": ["</w>", 3],
-        "fuse_unk": ["yes", 1, None],
+        "continuing_subword_prefix": ["##"],
+        "end_of_word_suffix": ["</w>"],
+        "fuse_unk": [1, None],
         "byte_fallback": [True],
         "ignore_merges": [2],
         "merges": [[5], [["a"]], [["a", "b", "c"]], ["a"], [["", ""]], ["a b", ["a", "b"]], [[1, 2]], {}, None,
