@@ -96,12 +96,13 @@ class Hosts:
 
     def start_ray(self, number: int, cpus: int = 1) -> None:
         """Ray on a host: the head on the first. Returns at once."""
-        where = ["--head", f"--port={PORT}"] if number == 0 else [f"--address={self.address}"]
+        head = ["--head", f"--port={PORT}", "--include-dashboard=false"]
+        where = head if number == 0 else [f"--address={self.address}"]
         self.start(
             number,
             [
                 *RAY, "start", *where, f"--node-ip-address={self.find_ip(number)}", f"--num-cpus={cpus}", "--num-gpus=0", "--block",
-                f"--object-store-memory={200 << 20}", "--include-dashboard=false", "--disable-usage-stats",
+                f"--object-store-memory={200 << 20}",
                 f"--temp-dir={self.folder / str(number)}",
             ],
             f"ray-{number}.log",

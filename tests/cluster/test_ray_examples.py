@@ -85,6 +85,7 @@ def test_the_batch_script_trains_on_the_first_node_and_lets_the_others_prepare(t
         assert told[0] == "symmetric-run"
         assert told[told.index("--address") + 1] == given["training.cluster"]
         assert told[told.index("--num-gpus") + 1] == gpus, "the card that trains is not Ray's to give away"
+        assert ("--include-dashboard=false" in told) == (number == 0), "`ray start` takes it for the head alone"
     assert given["training.cluster"].startswith("node-a:2")
 
 
