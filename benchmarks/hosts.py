@@ -81,7 +81,9 @@ class Hosts:
         self._remove()
 
     def _remove(self) -> None:
-        for name in self.names:
+        for number, name in enumerate(self.names):
+            # Of a bench that was killed, too.
+            self.kill(number)
             subprocess.run(["ip", "link", "delete", name], capture_output=True)
             subprocess.run(["ip", "netns", "delete", name], capture_output=True)
         subprocess.run(["ip", "link", "delete", BRIDGE], capture_output=True)

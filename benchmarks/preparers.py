@@ -81,7 +81,7 @@ def train_paced(address: str, pace: Pace, batches: int, count: int, told: Callab
         recipe.write(Path(folder) / "recipe.json")
         (Path(folder) / SETTINGS).write_text(json.dumps(pace._asdict()))
         files = {path.name: np.fromfile(path, np.uint8) for path in Path(folder).iterdir()}
-        kit = Kit(files, None, f"{PacedTask.__module__}:{PacedTask.__name__}")  # type: ignore[arg-type]
+        kit = Kit(files, None, "benchmarks.preparers:PacedTask")  # type: ignore[arg-type]
         pool = PreparerPool(ray, kit, range(batches), count, uses_gpu=False, limits=TimeLimits())
         placed: Handoff[int] = Handoff("placed")
         transfer = WorkerThread("transfer", _copy, pool, placed)
