@@ -28,7 +28,7 @@ from myxtts.units import SAMPLE_RATE_HZ
 
 PLAIN_SAMPLE_BYTES = 2
 PLAIN_SCALE = np.float32(2.0**-15)
-_PLAIN_FORMAT = struct.pack("<4s4sIHHIIHH", b"WAVE", b"fmt ", 16, 1, 1, SAMPLE_RATE_HZ, 2 * SAMPLE_RATE_HZ, 2, 16)
+PLAIN_FORMAT = struct.pack("<4s4sIHHIIHH", b"WAVE", b"fmt ", 16, 1, 1, SAMPLE_RATE_HZ, 2 * SAMPLE_RATE_HZ, 2, 16)
 """Of a plain wav file, behind its size: 16-bit PCM, one channel, the model's rate."""
 
 HEAD_BYTES = 24
@@ -64,7 +64,7 @@ def may_hold_mpeg(head: bytes) -> bool:
 
 def _is_plain(content: bytes) -> bool:
     """Whether a file that begins so is plain wav: what nearly every corpus is made of."""
-    return content.startswith(b"RIFF") and content.startswith(_PLAIN_FORMAT, 8)
+    return content.startswith(b"RIFF") and content.startswith(PLAIN_FORMAT, 8)
 
 
 def find_plain_samples(content: bytes) -> NDArray[np.int16] | None:
@@ -301,7 +301,7 @@ def _read_plain(path: str) -> NDArray[np.int16] | None:
         return None
     with open_file(path) as file:
         # The head first: most of what is no plain wav is long, and would be read twice.
-        if not _is_plain(file.read(8 + len(_PLAIN_FORMAT))):
+        if not _is_plain(file.read(8 + len(PLAIN_FORMAT))):
             return None
         file.seek(0)
         return find_plain_samples(file.read())

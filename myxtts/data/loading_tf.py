@@ -1,9 +1,9 @@
 """Loads done by TensorFlow's own input pipeline: for plain wav files only, and without Python in its graph.
 
-Which files make which batch comes through a queue, so one pipeline lives as long as the run. A batch with a file that turns
-out not to be plain wav, or cannot be read, is loaded in this process instead: with the same samples, or the right failure.
+Which files make which batch comes through a queue, so one pipeline lives as long as the run. Files that turn out not to
+be plain wav, or cannot be read, are loaded in this process instead: with the same samples, or the right failure.
 
-Shapes: B rows, S samples, C channels.
+Shapes: B rows, S samples, H bytes of a file's head.
 """
 
 from __future__ import annotations
@@ -17,10 +17,18 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from myxtts.audio.reading import PLAIN_FORMAT, PLAIN_SAMPLE_BYTES, PLAIN_SCALE
 from myxtts.data.dataset_optimizer import get_optimized_dataset_options
 from myxtts.data.loaders import ClipFile, Load, LoadingEngine, is_unchanged
-from myxtts.units import SAMPLE_RATE_HZ
 from myxtts.utils.commons import get_device_context
+
+HEAD_BYTES = 1024
+"""In which the data chunk must begin. Programs that write more in front of it are rare."""
+
+_FORMAT_END = 8 + len(PLAIN_FORMAT)
+
+MOST_CHUNKS = 3
+"""Chunks before the data chunk that are skipped, apart from the format chunk. ffmpeg writes one."""
 
 
 class NativeEngine(LoadingEngine):
@@ -102,24 +110,41 @@ class NativeEngine(LoadingEngine):
 
 
 def load_batch(paths_B: Any, lengths_B: Any, sizes_B: Any, samples: Any) -> tuple[Any, Any]:
-    """(B, S) samples, and which rows were loaded (B,): those whose file is plain wav of the expected size and length."""
+    """(B, S) samples, and which rows were loaded (B,): those whose file is plain wav of the expected size."""
+    contents_B = tf.map_fn(
+        lambda path: tf.cond(path == b"", lambda: tf.constant(b""), lambda: tf.io.read_file(path)), paths_B
+    )
+    heads_BH = tf.cast(tf.io.decode_raw(contents_B, tf.uint8, fixed_length=HEAD_BYTES), tf.int32)
+    starts_B, data_bytes_B = _find_data(heads_BH)
+    is_loaded_B = (
+        _match_format(heads_BH)
+        & (data_bytes_B == lengths_B * PLAIN_SAMPLE_BYTES)
+        & (starts_B + data_bytes_B <= tf.strings.length(contents_B))
+        & (tf.cast(tf.strings.length(contents_B), tf.int64) == sizes_B)
+    )
+    data_B = tf.strings.substr(contents_B, tf.where(is_loaded_B, starts_B, 0), tf.where(is_loaded_B, data_bytes_B, 0))
+    integers_BS = tf.io.decode_raw(data_B, tf.int16, fixed_length=samples * PLAIN_SAMPLE_BYTES)
+    return tf.cast(integers_BS, tf.float32) * PLAIN_SCALE, is_loaded_B
 
-    def load_row(row: tuple[Any, Any, Any]) -> tuple[Any, Any]:
-        loaded: tuple[Any, Any] = tf.cond(row[0] == b"", lambda: (tf.zeros([samples]), False), lambda: decode(*row))
-        return loaded
 
-    def decode(path: Any, length: Any, size: Any) -> tuple[Any, Any]:
-        content = tf.io.read_file(path)
-        # An error for anything but 16-bit PCM.
-        wav_SC, rate_hz = tf.audio.decode_wav(content)
-        is_plain = (
-            (rate_hz == SAMPLE_RATE_HZ)
-            & tf.reduce_all(tf.shape(wav_SC) == tf.stack([length, 1]))
-            & (tf.cast(tf.strings.length(content), tf.int64) == size)
-        )
-        wav_S = wav_SC[:samples, 0]
-        return tf.pad(wav_S, [[0, samples - tf.shape(wav_S)[0]]]), is_plain
+def _match_format(heads_BH: Any) -> Any:
+    """(B,) whether the head of a file is that of plain wav, up to the format chunk's end; bytes 4 to 7 are the file's size."""
+    expected = np.frombuffer(b"RIFF" + PLAIN_FORMAT, np.uint8).astype(np.int32)
+    found_BH = tf.concat([heads_BH[:, :4], heads_BH[:, 8:_FORMAT_END]], axis=1)
+    return tf.reduce_all(found_BH == expected, axis=1)
 
-    signature = (tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.bool))
-    wav_BS, is_loaded_B = tf.map_fn(load_row, (paths_B, lengths_B, sizes_B), fn_output_signature=signature)
-    return wav_BS, is_loaded_B
+
+def _find_data(heads_BH: Any) -> tuple[Any, Any]:
+    """(B,) where the data chunk's content begins, and its size in bytes; 0 where it does not begin in the head."""
+    starts_B = tf.fill([tf.shape(heads_BH)[0]], _FORMAT_END)
+    name = np.frombuffer(b"data", np.uint8).astype(np.int32)
+    for chunk in range(MOST_CHUNKS + 1):
+        places_B8 = tf.minimum(starts_B[:, None] + np.arange(8, dtype=np.int32), HEAD_BYTES - 1)
+        header_B8 = tf.gather(heads_BH, places_B8, batch_dims=1)
+        is_data_B = tf.reduce_all(header_B8[:, :4] == name, axis=1)
+        # Signed: a chunk of 2 GB or more becomes negative, and is found nowhere.
+        size_B = tf.reduce_sum(header_B8[:, 4:] * np.array([1, 1 << 8, 1 << 16, 1 << 24], np.int32), axis=1)
+        if chunk < MOST_CHUNKS:
+            skipped_B = tf.clip_by_value(starts_B + 8 + size_B + size_B % 2, 0, HEAD_BYTES - 1)
+            starts_B = tf.where(is_data_B, starts_B, skipped_B)
+    return tf.where(is_data_B, starts_B + 8, 0), tf.where(is_data_B, size_B, 0)
