@@ -52,9 +52,9 @@ FITTED = (
 )
 """Steps that the constants of the bill were fitted to."""
 UNSEEN = (
-    Case("small", "mixed_float16", shape=(6, 50, 120)),
-    Case("base", shape=(2, 150, 300)),
-    Case("base", "mixed_bfloat16", checkpointing=True, shape=(16, 60, 150)),
+    *(Case(size, half) for size in ("tiny", "base") for half in PRECISIONS[1:]),
+    Case("big"),
+    Case("big", "mixed_float16"),
     Case("big", "mixed_bfloat16", rank=LORA_RANK),
 )
 
