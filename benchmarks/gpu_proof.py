@@ -55,6 +55,8 @@ UNSEEN = (
     *(Case(size, half) for size in ("tiny", "base") for half in PRECISIONS[1:]),
     Case("big"),
     Case("big", "mixed_float16"),
+    Case("small", "mixed_float16", shape=(6, 50, 120)),
+    Case("base", shape=(2, 150, 300)),
     Case("big", "mixed_bfloat16", rank=LORA_RANK),
 )
 
