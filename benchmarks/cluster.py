@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from benchmarks.measuring import print_row, report_result, run_bench, run_together, tell_machine, write_cluster
-from myxtts.cluster.launch import enter_private_network
-from myxtts.cluster.meeting import open_link
-from myxtts.cluster.spec import find_cluster
+from benchmarks.measuring import print_row, report_result, run_bench, run_together, tell_machine
+from myxtts.cluster.trainers import TrainerSpec, enter_private_network
 from myxtts.errors import ClusterError
 from myxtts.monitoring.metrics import TrainRow, read_metrics
+from myxtts.processes import make_importable
 
 PAIR = 2
 SUM_MB, SUM_ROUNDS = (0, 1, 16, 64), 7
@@ -27,6 +29,8 @@ SIMULATED_WORKERS, SIMULATED_GIGABITS = (1, 2, 4, 8, 16), (1, 10, 100)
 BIG_GRADIENT_BYTES, BIG_STEP_S = 4 * 441e6, 2.0
 """Of the published GPT, in float32, and an assumed time of one worker for a batch of it."""
 LATENCY_S = 50e-6
+_FIRST_PORT = 15000
+"""In a network of its own all are free."""
 TRAIN = ("train", "--rehearsal", "--mode", "single", "--no-speak", "--cache", "off", "--set", "data.num_workers=0",
          "--model-size", "tiny", "--batch-size", "16")  # fmt: skip
 RARE = ("--log-interval", "1", "--validation-interval", "100000", "--checkpoint-interval", "100000")
@@ -39,13 +43,11 @@ def main(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.cluster", description=__doc__)
     parser.add_argument("--steps", type=int, default=40, metavar="N", help="updates of each run (default: 40)")
     parser.add_argument("--rounds", type=int, default=2, metavar="N", help="runs of each kind (default: 2)")
-    parser.add_argument("--open-ports", action="store_true", help="use the machine's own network")
     arguments = parser.parse_args(words)
-    if not arguments.open_ports:
-        enter_private_network()
+    enter_private_network()
     with tell_machine(), TemporaryDirectory(prefix="myxtts-bench-") as name:
         bench_trainers(Path(name), arguments.steps, arguments.rounds)
-        bench_sums(Path(name))
+        bench_sums()
         print_simulation()
 
 
@@ -67,8 +69,11 @@ def bench_trainers(folder: Path, steps: int, rounds: int) -> None:
 def time_steps(run: Path, flags: Sequence[str], workers: int) -> float:
     """Median seconds of a step."""
     words = [*flags, "--checkpoint-dir", str(run)]
-    pair = [["--cluster", path, "--worker-index", index] for path, index in write_cluster(run.parent, PAIR)]
-    run_together(MYXTTS, [words] if workers == 1 else [[*words, *each] for each in pair])
+    if workers == 1:
+        run_together(MYXTTS, [words])
+    else:
+        cluster = [sys.executable, "-P", "-m", MYXTTS, *words, "--cluster", "local", "--trainers", str(workers)]
+        subprocess.run(cluster, check=True, env=make_importable(os.environ), stdout=subprocess.DEVNULL)
     rows = read_metrics(run / "metrics.jsonl").rows
     times_s = [time_s for row in rows if isinstance(row, TrainRow) for time_s in row.step_times_s]
     if not times_s:
@@ -76,32 +81,32 @@ def time_steps(run: Path, flags: Sequence[str], workers: int) -> float:
     return median(times_s)
 
 
-def bench_sums(folder: Path) -> None:
-    found = run_together("benchmarks.cluster", [["sum", *worker] for worker in write_cluster(folder, PAIR)])
+def bench_sums() -> None:
+    ports = [str(_FIRST_PORT + number) for number in range(PAIR)]
+    found = run_together("benchmarks.cluster", [["sum", str(number), *ports] for number in range(PAIR)])
     print("measured: a sum over two processes by gRPC")
     for what, seconds in found.items():
-        print_row((28, 10), what, f"{seconds * 1e3:.2f}", " ms")
+        print_row((42, 10), what, f"{seconds * 1e3:.2f}", " ms")
 
 
-def time_sums(path: str, index: str) -> None:
-    """A worker of two: median seconds of sums, and of a round of small numbers over the chief."""
-    spec = find_cluster(path, int(index), {})
-    with open_link(spec) as link:
-        from myxtts.devices.machine import read_machine
-        from myxtts.devices.plan import PlanRequest
-        from myxtts.devices.planning import plan_devices
-        from myxtts.devices.runtime import apply_plan
+def time_sums(index: str, *ports: str) -> None:
+    """A trainer of two: median seconds of sums, and of a round of small numbers."""
+    from myxtts.devices.machine import read_machine
+    from myxtts.devices.plan import PlanRequest
+    from myxtts.devices.planning import plan_devices
+    from myxtts.devices.runtime import apply_plan
 
-        apply_plan(plan_devices(PlanRequest(rehearsal=True), read_machine()))
-        import tensorflow as tf
+    apply_plan(plan_devices(PlanRequest(rehearsal=True), read_machine()))
+    import tensorflow as tf
 
-        from myxtts.cluster.exchange import Exchange
+    from myxtts.cluster.exchange import Exchange
 
-        exchange, found = Exchange(spec, has_gpu=False), {}
-        for size in SUM_MB:
-            tensor = tf.zeros([max(1, size * 1_000_000 // 4)])
-            found[f"{size} MB of gradients"] = time_rounds(lambda _, each=tensor: exchange.sum([each])[0].numpy())
-        found["six numbers over the chief"] = time_rounds(lambda number: link.add_up(f"round {number}", [1.0] * 6))
+    spec = TrainerSpec(tuple(f"127.0.0.1:{port}" for port in ports), int(index), ())
+    exchange, found = Exchange(spec, has_gpu=False), {}
+    for size in SUM_MB:
+        tensor = tf.zeros([max(1, size * 1_000_000 // 4)])
+        found[f"{size} MB of gradients"] = time_rounds(lambda _, each=tensor: exchange.sum([each])[0].numpy())
+    found["six numbers by the coordination service"] = time_rounds(lambda number: exchange.gather([1.0] * 6))
     if spec.is_chief:
         report_result(found)
 

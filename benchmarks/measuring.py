@@ -8,13 +8,14 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, TypeVar
 
-from myxtts.cluster.launch import Command, ProcessGroup, make_cluster_file
 from myxtts.errors import ClusterError, MyXTTSError
 from myxtts.processes import end_child, make_importable
 
@@ -160,22 +161,24 @@ def answer_questions(work: Callable[[Any], Any]) -> None:
 
 def run_together(module: str, commands: Sequence[Sequence[str]]) -> Any:
     """Runs a module in processes that stand and fall together, each on a core of its own; what `report_result` was given in one."""
-    said: list[str] = []
     cores, environ = sorted(os.sched_getaffinity(0)), make_importable(os.environ)
     python = [sys.executable, "-P", "-m", module]
-    pinned = [["taskset", "-c", str(cores[n % len(cores)]), *python, *words] for n, words in enumerate(commands)]
-    group = ProcessGroup([Command(words, environ) for words in pinned], tell=lambda index, line: said.append(line))
-    if any(group.run()):
-        raise ClusterError("A process of the bench failed:\n" + "\n".join(said[-20:]))
+    with ExitStack() as started:
+        files, members = [], []
+        for number, words in enumerate(commands):
+            files.append(started.enter_context(TemporaryFile("w+", encoding="utf-8")))
+            pinned = ["taskset", "-c", str(cores[number % len(cores)]), *python, *words]
+            members.append(subprocess.Popen(pinned, stdout=files[-1], stderr=subprocess.STDOUT, env=environ))
+            started.callback(end_child, members[-1], STOP_SECONDS)
+        while any(member.poll() is None for member in members) and not any(member.poll() for member in members):
+            time.sleep(0.1)
+        for file in files:
+            file.seek(0)
+        said = [line for file in files for line in file.read().splitlines()]
+        if any(member.poll() for member in members):
+            raise ClusterError("A process of the bench failed:\n" + "\n".join(said[-20:]))
     return next((json.loads(line.removeprefix(RESULT)) for line in said if line.startswith(RESULT)), None)
 
 
 def report_result(result: Any) -> None:
     print(f"{RESULT}{json.dumps(result)}", flush=True)
-
-
-def write_cluster(folder: Path, workers: int) -> list[list[str]]:
-    """Of each worker of a cluster on this machine: the cluster's file, and its index."""
-    path = folder / "cluster.yaml"
-    path.write_text(make_cluster_file(workers), encoding="utf-8")
-    return [[str(path), str(index)] for index in range(workers)]

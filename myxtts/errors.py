@@ -187,15 +187,11 @@ class ClusterError(UserError):
 
 
 class RendezvousError(MachineError):
-    """Not all workers of a cluster have met in time."""
+    """Not all trainers of a cluster have met in time."""
 
 
 class WorkerLostError(MachineError):
-    """Another worker of the cluster has died, failed or fallen silent, so the run cannot go on."""
-
-
-class OutOfStepError(MachineError):
-    """Workers of a cluster are not at the same place of the run."""
+    """Another trainer of the cluster has died, failed or fallen silent, so the run cannot go on."""
 
 
 class FrameError(MachineError):

@@ -70,8 +70,7 @@ ENGLISH = Words(
     variable_columns=("variable", "meaning"),
     variable_rows={
         "MYXTTS_REHEARSAL": "`1`: as `--rehearsal`, for every command",
-        "MYXTTS_WORKER_INDEX": "which worker of a cluster this process is, where `--worker-index` does not say it",
-        "MYXTTS_LAUNCH_COMMAND": "set by `myxtts launch` for its workers: the command that resumes all of them",
+        "MYXTTS_TRAINER": "set by `--trainers` for each of them: who all are, and the command that resumes the run",
         "MYXTTS_SERVE_TOKEN": "the token that `myxtts serve` asks for, instead of a flag others can read in the process list",
     },
     exits="Exit codes",
@@ -104,8 +103,7 @@ PERSIAN = Words(
     variable_columns=("متغیر", "معنا"),
     variable_rows={
         "MYXTTS_REHEARSAL": "مقدار `1`: مانند ‎`--rehearsal`‎ برای همهٔ فرمان‌ها",
-        "MYXTTS_WORKER_INDEX": "این پردازه کدام کارگر خوشه است، اگر ‎`--worker-index`‎ نگوید",
-        "MYXTTS_LAUNCH_COMMAND": "‎`myxtts launch`‎ برای کارگرهایش می‌گذارد: فرمانی که همه را ادامه می‌دهد",
+        "MYXTTS_TRAINER": "‎`--trainers`‎ برای هر کدام می‌گذارد: همه چه کسانی‌اند و فرمانی که اجرا را ادامه می‌دهد",
         "MYXTTS_SERVE_TOKEN": "رمزی که ‎`myxtts serve`‎ می‌خواهد، به‌جای پرچمی که دیگران در فهرست پردازه‌ها می‌بینند",
     },
     exits="کدهای خروج",

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 COMMANDS: Mapping[str, str] = {
     "train": "train a model, or show the configuration and the device plan of a run",
-    "launch": "train with several processes of this machine, which share every batch",
     "synthesize": "speak a text in the voice of a recording, to a file or as a stream",
     "serve": "speak over HTTP as the OpenAI API does, with a page to type a text and listen",
     "evaluate": "measure how well a model speaks, against the recordings, with a page to listen to",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 from collections.abc import Sequence
@@ -11,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from myxtts.cli.output import check_run_paths, tell
 from myxtts.cli.parser import Parser, spell_command
-from myxtts.cluster.spec import LAUNCH_COMMAND, find_cluster
+from myxtts.cluster.trainers import find_trainer
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.sources import CONFIGURATION, add_setting_flags, format_config
-from myxtts.errors import CommandLineError
+from myxtts.errors import HeadLostError, UserError
 
 if TYPE_CHECKING:
     from myxtts.errors import RunStoppedError
@@ -42,12 +41,16 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.print_config:
         print(format_config(config))
         return 0
-    # The words that started the run, with whatever started this worker of it.
-    launched_as = os.environ.get(LAUNCH_COMMAND)
-    command = arguments.pasted if launched_as is None else tuple(json.loads(launched_as))
-    is_worker = _check_cluster(config)
+    trainer = find_trainer(os.environ)
+    is_worker, command = trainer is not None, arguments.pasted if trainer is None else trainer.command
+    if config.training.trainers > 1:
+        from myxtts.training.resume_rules import refuse_settings
+
+        refuse_settings(config)
     if not arguments.print_plan:
         check_run_paths(config, opens_run=not is_worker)
+    if config.training.trainers > 1 and not is_worker and not arguments.print_plan:
+        return _drive(config, arguments.words, command)
     # Not imported above: --help needs none of it.
     from myxtts.cli.devices import format_plan
     from myxtts.devices.machine import prepare_environment
@@ -69,21 +72,21 @@ def run(arguments: argparse.Namespace) -> int:
     return _train(config, planned, command, is_worker=is_worker)
 
 
-def _check_cluster(config: XTTSConfig) -> bool:
-    """Whether this process is to be a worker of a cluster. What such a run cannot be is refused before TensorFlow is loaded."""
-    from myxtts.training.resume_rules import refuse_settings
+def _drive(config: XTTSConfig, words: Sequence[str], command: Sequence[str]) -> int:
+    """Trains with several trainers of a cluster."""
+    from myxtts.cluster.trainers import train_on_cluster
 
-    training = config.training
-    cluster = None if training.preparers else training.cluster
-    is_worker = find_cluster(cluster, training.worker_index, os.environ) is not None
-    if is_worker and training.model_gpus is not None:
-        raise CommandLineError(
-            "--model-gpus has several cards train in one process, but this process is one worker of a cluster. List every card as a worker "
-            "of its own in the cluster file, with a port of its own, and start each with CUDA_VISIBLE_DEVICES set to its card."
-        )
-    if is_worker:
-        refuse_settings(config)
-    return is_worker
+    print(f"Mode    cluster: {config.training.trainers} trainers share every batch, on the machines of Ray", flush=True)
+    resume = f"Resume  {shlex.join(word for word in command if word != '--reset-training')}"
+    try:
+        code = train_on_cluster(config, words, command, lambda index, line: print(f"[{index}] {line}", flush=True))
+    except HeadLostError:
+        print(resume, flush=True)
+        raise
+    # The very command cannot go on where what it asks for was refused.
+    if code not in (0, UserError.exit_code):
+        print(resume, flush=True)
+    return code
 
 
 def _train(config: XTTSConfig, planned: PlannedRun, command: Sequence[str], *, is_worker: bool) -> int:

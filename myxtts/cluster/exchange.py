@@ -1,10 +1,13 @@
-"""Sums over all workers by TensorFlow's own collectives: NCCL between GPUs (never run yet), a ring over gRPC between CPUs.
+"""What trainers say to each other: sums by TensorFlow's own collectives, NCCL between GPUs (never run yet) and a ring over gRPC
+between CPUs; and small facts through its coordination service.
 
-The strategy is `MultiWorkerMirroredStrategy` with one replica in each process. It owns no variables: a worker's model is built
-and trained by the same code as a model that is trained alone, and stays equal to the others because all apply the same sums."""
+The strategy is `MultiWorkerMirroredStrategy` with one replica in each process. It owns no variables: a trainer's model is built
+and trained by the same code as a model that is trained alone, on one device or on several, and stays equal to the others because
+all apply the same sums."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,8 +16,7 @@ from typing import Any
 import psutil
 import tensorflow as tf
 
-from myxtts.cluster.meeting import is_on_one_machine
-from myxtts.cluster.spec import ClusterSpec
+from myxtts.cluster.trainers import TrainerSpec
 from myxtts.errors import RendezvousError
 
 _log = logging.getLogger(__name__)
@@ -22,29 +24,32 @@ _log = logging.getLogger(__name__)
 
 PACK_BYTES = 32 << 20
 """Gradients are sent in packs of about this size: one message for each would be slow, and one for all would not overlap."""
-_UNAVAILABLE = 14
-_LATER = 2
+MEETING_S = 300.0
+"""For trainers to wait for each other at the start."""
+_SILENCE_S = 30.0
+"""A trainer that is not heard of for so long is lost. Of one that dies the driver knows at once."""
 
 
 class Exchange:
-    """Adds up tensors. Make it after the device plan was applied, and before anything else makes a tensor.
+    """Adds up tensors and hands facts around. Make it after the device plan was applied, and before anything else makes a tensor.
 
     Args:
-        spec: the cluster, whose workers have all met.
+        spec: which of the trainers this is.
         has_gpu: whether this process trains on a GPU; it must see no other one.
     """
 
-    def __init__(self, spec: ClusterSpec, *, has_gpu: bool):
+    def __init__(self, spec: TrainerSpec, *, has_gpu: bool):
         self._spec = spec
+        self._rounds = 0
         _configure_patience(spec)
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec({"worker": [str(address) for address in spec.workers]}),
+            tf.train.ClusterSpec({"worker": list(spec.addresses)}),
             task_type="worker",
             task_id=spec.index,
             num_accelerators={"GPU": int(has_gpu)},
             rpc_layer="grpc",
         )
-        if has_gpu and is_on_one_machine(spec):
+        if has_gpu and len({address.rpartition(":")[0] for address in spec.addresses}) == 1:
             # Left to itself NCCL listens, at any free port, on an interface that is not loopback. It reads this at the first sum.
             os.environ.setdefault("NCCL_SOCKET_IFNAME", "=lo")
         try:
@@ -53,9 +58,9 @@ class Exchange:
             )
         except tf.errors.OpError as error:
             raise RendezvousError(
-                f"TensorFlow of {spec.name_worker(spec.index)} has not joined the others within {spec.rendezvous_s:g} s. They meet at "
-                f"{spec.workers[0]}, and what it says is: {str(error).partition(chr(10))[0]}. See that the ports under `workers` are open "
-                "between the machines and that all run the same version, and start the whole cluster again."
+                f"TensorFlow of trainer {spec.index} has not joined the others within {MEETING_S:g} s. They meet at {spec.addresses[0]}, and "
+                f"what it says is: {str(error).partition(chr(10))[0]}. See that all ports are open between the machines, to nobody else, and "
+                "that all run the same version."
             ) from error
         assert self._strategy.num_replicas_in_sync == spec.size, "one replica in each process"
         self._functions: dict[tuple[Any, ...], Any] = {}
@@ -83,12 +88,19 @@ class Exchange:
             for variable, value in zip(pack, self.sum(own), strict=True):
                 variable.assign(value)
 
-    def abort(self, reason: str) -> None:
-        """Makes sums that are waited for fail. For any thread."""
+    def gather(self, own: Any) -> list[Any]:
+        """What each trainer has given, of kinds that JSON knows, in their order. All call it equally often."""
         from tensorflow.python.eager import context
 
-        # There is no public way, and a collective whose partner is gone without a word would wait for ever.
-        context.context().abort_collective_ops(_UNAVAILABLE, reason)
+        # There is no public way to TensorFlow's coordination service, and between GPUs a sum would wait for all work that is queued.
+        service, number = context.context(), self._rounds
+        service.set_config_key_value(f"myxtts/{number}/{self._spec.index}", json.dumps(own))
+        told = [json.loads(service.get_config_key_value(f"myxtts/{number}/{each}")) for each in range(self._spec.size)]
+        if number:
+            # Who has written this round has read all of the one before.
+            service.delete_config_key_value(f"myxtts/{number - 1}/{self._spec.index}")
+        self._rounds += 1
+        return told
 
     def _run(self, tensors: list[tf.Tensor]) -> Any:
         return self._strategy.run(_add_up, args=(tensors,))
@@ -102,7 +114,7 @@ def _choose_communication(*, has_gpu: bool) -> Any:
     )
 
 
-def _configure_patience(spec: ClusterSpec) -> None:
+def _configure_patience(spec: TrainerSpec) -> None:
     """Has TensorFlow wait as long as we do. Its own limits are an hour for who comes late, and 10 s for who falls silent."""
     from tensorflow.python.eager import context
 
@@ -113,20 +125,19 @@ def _configure_patience(spec: ClusterSpec) -> None:
     context.context().configure_coordination_service(
         service_type="standalone",
         service_leader="/job:worker/replica:0/task:0",
-        cluster_register_timeout_in_ms=round(spec.rendezvous_s * 1000),
-        # Later than our own lifeline, which knows who it was.
-        heartbeat_timeout_in_ms=round(_LATER * spec.silence_s * 1000),
+        cluster_register_timeout_in_ms=round(MEETING_S * 1000),
+        heartbeat_timeout_in_ms=round(_SILENCE_S * 1000),
         coordinated_jobs=list(jobs),
     )
 
 
-def _warn_of_open_ports(spec: ClusterSpec, *, has_gpu: bool) -> None:
+def _warn_of_open_ports(spec: TrainerSpec, *, has_gpu: bool) -> None:
     """Says that TensorFlow's server listens at every address of this machine, unless it has none that others could reach."""
     if any(name != "lo" for name in psutil.net_if_addrs()):
         _log.warning(
-            "TensorFlow listens at port %d of every interface of this machine%s, without authentication: let nobody but the workers "
+            "TensorFlow listens at port %s of every interface of this machine%s, without authentication: let nobody but the trainers "
             "reach it (a firewall, a VPN; see docs/en/cluster.md).",
-            spec.workers[spec.index].port,
+            spec.addresses[spec.index].rpartition(":")[2],
             " and NCCL at ports of its own" if has_gpu else "",
         )
 

@@ -91,11 +91,11 @@ def _check_devices(config: XTTSConfig) -> Iterator[Problem]:
         "training.mode": mode not in (None, "single"),
     }
     asked = [key for key, is_given in others.items() if is_given]
-    if training.preparers and training.cluster is None:
+    if (training.preparers or training.trainers > 1) and training.cluster is None:
         yield (
-            "training.preparers",
-            f"is {training.preparers}, but training.cluster is not given: preparers are actors of a Ray cluster. Give --cluster its "
-            "address, or --cluster local for this machine alone.",
+            "training.preparers" if training.preparers else "training.trainers",
+            "is given, but training.cluster is not: preparers and trainers are actors of a Ray cluster. Give --cluster its address, or "
+            "--cluster local for this machine alone.",
         )
     if training.preparers and asked:
         yield (

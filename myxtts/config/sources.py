@@ -257,7 +257,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "training.tensorboard_log_dir", "training.watchdog_seconds",
     ),
     PARALLEL: (
-        "training.model_gpus", "training.cluster", "training.preparers", "training.worker_index",
+        "training.model_gpus", "training.cluster", "training.trainers", "training.preparers",
     ),
 }  # fmt: skip
 """Where the flags of all other settings stand, in the order in which a person would look for them."""

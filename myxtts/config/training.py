@@ -160,21 +160,20 @@ class TrainingConfig(Section):
     )
     cluster: str | None = setting(
         None,
-        "file that lists the workers of a distributed run (default: those of TF_CONFIG, if it is set)",
-        "--cluster FILE",
+        "address of a Ray cluster for --trainers and --preparers, or local for this machine alone (default: none)",
+        "--cluster ADDRESS",
+    )
+    trainers: int = setting(
+        1,
+        "processes that train and share every batch, on the machines of the cluster",
+        "--trainers N",
+        within=(1, 1000),
     )
     preparers: int = setting(
         0,
-        "actors that prepare batches, on a Ray cluster: --cluster is its address, or local for this machine alone (default: none)",
-        Flag("--preparers", "N"),
-        ge=0,
-        le=1000,
-    )
-    worker_index: int | None = setting(
-        None,
-        "which worker of the cluster this is; 0 is the chief (default: MYXTTS_WORKER_INDEX)",
-        "--worker-index",
-        within=(0, 4095),
+        "actors that prepare batches, on the machines of the cluster (default: none)",
+        "--preparers N",
+        within=(0, 1000),
     )
 
     @property

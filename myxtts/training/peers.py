@@ -1,15 +1,16 @@
-"""All who train the same run: one process alone, or the workers of a cluster, each the peer of the others.
+"""All who train the same run: one process alone, or the trainers of a cluster, each the peer of the others.
 
-All workers walk through the same batches and train on rows of their own. What decides about the run, totals, gradients,
+All walk through the same batches and train on rows of their own. What decides about the run, totals, gradients,
 validation losses and requests to stop, is added up over all of them, so that all come to the same conclusions at the same step.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,7 @@ import tensorflow as tf
 
 from myxtts import __version__
 from myxtts.cluster.exchange import Exchange
-from myxtts.cluster.meeting import Link, open_link
-from myxtts.cluster.spec import ClusterSpec
+from myxtts.cluster.trainers import TrainerSpec
 from myxtts.config import XTTSConfig
 from myxtts.data.sampler import WHOLE, Failure, ReplacementJournal, RowShare
 from myxtts.devices.plan import DevicePlan
@@ -94,30 +94,22 @@ class Peers:
 
 
 class ClusterPeers(Peers):
-    """The workers of a cluster, as one of them sees them."""
+    """The trainers of a cluster, as one of them sees them."""
 
     is_stopping = False
 
-    def __init__(self, link: Link, exchange: Exchange, stop: StopRequests):
-        super().__init__(stop)
-        self._link = link
+    def __init__(self, spec: TrainerSpec, exchange: Exchange, stop: StopRequests, strategy: Any):
+        super().__init__(stop, strategy)
         self._exchange = exchange
-        self.size = link.spec.size
-        self.is_chief = link.spec.is_chief
-        self.share = RowShare(link.spec.index, link.spec.size)
-        link.lifeline.on_loss(exchange.abort)
+        self.size = spec.size
+        self.is_chief = spec.is_chief
+        self.share = RowShare(spec.index, spec.size)
 
     def require_sums(self) -> None:
-        """Adds up a first number. Raises `WorkerLostError` where that does not come about while workers wait for each other."""
-        within_s = self._link.spec.rendezvous_s
-        reason = (
-            f"A first sum over all workers was not made within {within_s:g} s, though they reach each other at the ports under `workers`. "
-            "Between GPUs NCCL makes it, at ports of its own, any that are free: open all ports between the workers, to nobody else, and "
-            "set NCCL_DEBUG=INFO to read what it does."
-        )
-        with self._naming_losses(), self._link.lifeline.limit(within_s, reason):
+        """Adds up a first number."""
+        with self._naming_losses():
             (total,) = self._exchange.sum([tf.ones([])])
-            assert float(total) == self.size, "every worker counts once"
+            assert float(total) == self.size, "every trainer counts once"
 
     def take(self, source: Batches, ledger: TimeLedger) -> Batch:
         # Not ended by a signal: the others wait for this batch too, and have to be met first.
@@ -130,7 +122,7 @@ class ClusterPeers(Peers):
         """A batch with the totals of all its rows. Hears whether anybody was asked to stop."""
         facts, wants_stop = batch.info.facts, self.stop.signal is not None
         own = [wants_stop, *batch.info.totals, facts.clips, facts.samples, facts.padded_samples]
-        stops, *totals, clips, samples, padded = self._link.add_up(f"batch {facts.number}", own)
+        stops, *totals, clips, samples, padded = self.sum_numbers(f"batch {facts.number}", own)
         self.is_stopping = stops > 0
         whole = facts._replace(clips=int(clips), samples=int(samples), padded_samples=int(padded))
         tensors = {**batch.tensors, "totals_2": tf.constant(totals, tf.float32)}
@@ -142,12 +134,12 @@ class ClusterPeers(Peers):
             return Gradients(*tf.nest.pack_sequence_as(gradients, self._exchange.sum(flat)))
 
     def sum_numbers(self, what: str, numbers: list[float]) -> list[float]:
-        return self._link.add_up(what, numbers)
+        return [math.fsum(column) for column in zip(*self._gather(what, numbers), strict=True)]
 
     def share_start(self, saver: CheckpointSaver) -> None:
         progress = saver.progress
         failures = [astuple(failure) for failure in saver.journal.list_failures(progress.step)]
-        told = self._link.hand_out("start", [asdict(progress), failures, saver.saved_step])
+        told = self._gather("start", [asdict(progress), failures, saver.saved_step])[0]
         saver.journal = ReplacementJournal(Failure(*failure) for failure in told[1])
         saver.saved_step = told[2]
         with self._naming_losses():
@@ -156,16 +148,15 @@ class ClusterPeers(Peers):
 
     def join_failures(self, step: int, journal: ReplacementJournal) -> None:
         own = [astuple(failure) for failure in journal.list_failures(step)]
-        for failures in self._link.gather(f"failures before step {step}", own):
+        for failures in self._gather(f"failures before step {step}", own):
             for failure in failures:
                 journal.record(Failure(*failure))
 
     def require_equal(self, what: str, facts: Mapping[str, Any], advice: str) -> None:
-        told = self._link.gather(what, dict(facts))
+        told = self._gather(what, dict(facts))
         problems = [_compare(index, own, told[0]) for index, own in enumerate(told)]
-        problem = self._link.hand_out(what, next(filter(None, problems), None))
-        if problem is not None:
-            raise ClusterError(f"All workers must have the same {what}, but {problem}. {advice}")
+        if any(problems):
+            raise ClusterError(f"All trainers must have the same {what}, but {next(filter(None, problems))}. {advice}")
 
     def lead(self, what: str, action: Callable[[], Any]) -> Any:
         told: dict[str, Any] = {}
@@ -174,25 +165,29 @@ class ClusterPeers(Peers):
                 told = {"given": action()}
             except RunFinishedError as error:
                 told = {"finished": [str(error), str(error.folder), error.step]}
-        told = self._link.hand_out(what, told)
+        told = self._gather(what, told)[0]
         if "finished" in told:
             text, folder, step = told["finished"]
             raise RunFinishedError(text, Path(folder), step)
         return told["given"]
 
+    def _gather(self, what: str, own: Any) -> list[Any]:
+        """What every trainer has to say about something, in their order."""
+        with self._naming_losses():
+            told = self._exchange.gather([what, own])
+        assert all(each[0] == what for each in told), f"trainers are at different places: {[each[0] for each in told]}"
+        return [each[1] for each in told]
+
     @contextmanager
     def _naming_losses(self) -> Iterator[None]:
-        """A collective that fails because a worker is lost is told as that."""
-        self._link.require_all()
+        """What fails because another trainer is lost is told as that."""
         try:
             yield
         except _BROKEN as error:
-            raise self._link.blame(error) from error
-        except tf.errors.OpError as error:
-            lost: WorkerLostError | None = self._link.explain_loss()
-            if lost is None:
-                raise
-            raise lost from error
+            raise WorkerLostError(
+                f"Another trainer is lost, or the way to it: {str(error).partition(chr(10))[0]}. Started again, all go on from the last "
+                "checkpoint."
+            ) from error
 
 
 def _compare(index: int, facts: Mapping[str, Any], of_chief: Mapping[str, Any]) -> str | None:
@@ -200,7 +195,7 @@ def _compare(index: int, facts: Mapping[str, Any], of_chief: Mapping[str, Any]) 
     if not differing:
         return None
     shown = ", ".join(f"{key} is {facts.get(key)!r} instead of {of_chief[key]!r}" for key in differing[:5])
-    return f"worker {index} differs from the chief: {shown}"
+    return f"trainer {index} differs from the chief: {shown}"
 
 
 def open_strategy(plan: DevicePlan) -> Any:
@@ -218,7 +213,7 @@ def open_strategy(plan: DevicePlan) -> Any:
 
 @contextmanager
 def gather_peers(
-    config: XTTSConfig, plan: DevicePlan, spec: ClusterSpec | None, stop: StopRequests, ledger: TimeLedger
+    config: XTTSConfig, plan: DevicePlan, spec: TrainerSpec | None, stop: StopRequests, ledger: TimeLedger
 ) -> Iterator[Peers]:
     """All who train, with the device plan in force. Whatever ends the block ends the others too."""
     if spec is None:
@@ -227,21 +222,18 @@ def gather_peers(
             peers = Peers(stop, open_strategy(plan))
         yield peers
         return
-    with ExitStack() as gathered:
-        with ledger.spend(Cause.START_UP, "meeting the other workers"):
-            refuse_settings(config)
-            refuse_plan(plan)
-            link = gathered.enter_context(open_link(spec))
-            # Nothing may make a tensor before.
-            apply_devices(config, plan)
-            members = ClusterPeers(link, Exchange(spec, has_gpu=plan.model.is_gpu), stop)
-            members.require_sums()
-            versions = {"myxtts": __version__, "tensorflow": tf.__version__}
-            members.require_equal("versions", versions, "Install the same ones everywhere.")
-            members.require_equal(
-                "settings", list_shared_settings(config), "Give every worker the same flags and YAML."
-            )
-            idle = describe_idle_workers(config, spec.size)
-            if idle is not None and spec.is_chief:
-                _log.warning("%s", idle)
-        yield members
+    with ledger.spend(Cause.START_UP, "meeting the other trainers"):
+        refuse_settings(config)
+        refuse_plan(plan)
+        # Nothing may make a tensor before.
+        apply_devices(config, plan)
+        exchange = Exchange(spec, has_gpu=plan.model.is_gpu)
+        members = ClusterPeers(spec, exchange, stop, open_strategy(plan))
+        members.require_sums()
+        versions = {"myxtts": __version__, "tensorflow": tf.__version__}
+        members.require_equal("versions", versions, "Install the same ones everywhere.")
+        members.require_equal("settings", list_shared_settings(config), "Give every trainer the same flags and YAML.")
+        idle = describe_idle_workers(config, spec.size)
+        if idle is not None and spec.is_chief:
+            _log.warning("%s", idle)
+    yield members

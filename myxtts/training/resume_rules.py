@@ -77,7 +77,7 @@ _RULES: Mapping[Rule, Sequence[str]] = {
         "training.keep_last", "training.keep_best", "training.best_metric", "training.log_interval", "training.watchdog_seconds",
         "training.tensorboard_log_dir", "training.on_oom", "training.speak", "training.mode", "training.rehearsal",
         # How many workers share a batch is a fact of the run's environment; which machines they are is nobody's matter.
-        "training.cluster", "training.preparers", "training.worker_index", "training.model_gpus",
+        "training.cluster", "training.trainers", "training.preparers", "training.model_gpus",
         # A preset: what it fills in is compared setting by setting.
         "training.optimization_level",
     ),
@@ -249,19 +249,16 @@ def refuse_settings(config: XTTSConfig) -> None:
     training = config.training
     if training.mode == "auto":
         raise ClusterError(
-            "--mode auto chooses for one machine that is asked as a whole. Give the workers of a cluster --mode single or isolated."
+            "--mode auto chooses for one machine that is asked as a whole. Give trainers --mode single or isolated, or --preparers."
         )
     if training.stage == "codec":
-        raise ClusterError(
-            "--stage codec is trained by one process, as a codec is small. Leave out --cluster, and use `myxtts train` instead of "
-            "`myxtts launch`."
-        )
+        raise ClusterError("--stage codec is trained by one process, as a codec is small. Leave out --trainers.")
     if training.codec is None and training.init_from is None and training.stage != "decoder":
         raise ClusterError(
-            "--cluster and `myxtts launch` need a codec that is trained already, but none is given. Train one with one process, then give "
-            "it to all, with your other flags:\n"
+            "--trainers needs a codec that is trained already, but none is given. Train one with one process, then give it to all, with "
+            "your other flags:\n"
             "  myxtts train --stage codec --checkpoint-dir runs/codec\n"
-            "  myxtts launch --workers 2 -- train --codec runs/codec"
+            "  myxtts train --cluster local --trainers 2 --codec runs/codec"
         )
     if training.loss_mean != "tokens":
         raise ClusterError(
@@ -272,10 +269,10 @@ def refuse_settings(config: XTTSConfig) -> None:
 
 def refuse_plan(plan: DevicePlan) -> None:
     """Raises `ClusterError` for a device plan that no worker of a cluster can have."""
-    if plan.mode not in (Mode.SINGLE, Mode.ISOLATED):
+    if plan.mode not in (Mode.SINGLE, Mode.ISOLATED, Mode.REMOTE):
         raise ClusterError(
-            f"A worker of a cluster must see one GPU, but the {plan.mode} mode shows it two. Leave out --data-gpu and --model-gpu, or "
-            "add --enable-memory-isolation, which gives the preparing one a process of its own."
+            f"A trainer of a cluster must see no GPU that it does not train on, but in the {plan.mode} mode it does. Leave out --data-gpu "
+            "and --model-gpu, or add --enable-memory-isolation, which gives the preparing one a process of its own."
         )
 
 

@@ -119,12 +119,16 @@ class TrainStep:
             return Gradients(*self._call(self._compute_gradients, batch, keys_R, share, phase=phase))
         return Gradients(*self._call(self._add_gradients, batch, keys_R, share, before, phase=phase))
 
-    def apply(self, gradients: Gradients, learning_rate: float) -> tf.Tensor:
+    def apply(
+        self, gradients: Gradients, learning_rate: float, sum_workers: Callable[[Gradients], Gradients] | None = None
+    ) -> tf.Tensor:
         """The update. Returns, as one tensor still on the device: loss, the objective's sums, and `UPDATE_NAMES`.
 
         Gradients that are not finite are not applied; the last two numbers tell.
         """
         summed = Gradients(*self._sum_replicas(gradients))
+        if sum_workers is not None:
+            summed = sum_workers(Gradients(*tf.nest.map_structure(self._read_first, summed)))
         return self._read_first(self._call(self._apply_gradients, {}, summed, tf.constant(learning_rate)))
 
     def evaluate(self, batch: Tensors, phase: str) -> tf.Tensor:
@@ -362,9 +366,7 @@ class UpdateMaker:
             return None
         computed, self._sum = self._sum, None
         with _names_half_updates(facts.updates):
-            if self._sum_workers is not None:
-                computed = self._sum_workers(computed)
-            return self._step.apply(computed, self._choose_rate(facts.updates))
+            return self._step.apply(computed, self._choose_rate(facts.updates), self._sum_workers)
 
     def evaluate(self, batch: Tensors, facts: BatchFacts, phase: str) -> tf.Tensor:
         """The objective's sums of a validation batch; where memory is short, in parts that add up to the same.

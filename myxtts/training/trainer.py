@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from myxtts.cluster.exchange import MEETING_S
 from myxtts.cluster.preparers import open_preparers
-from myxtts.cluster.spec import find_cluster
+from myxtts.cluster.trainers import find_trainer
 from myxtts.config import XTTSConfig
 from myxtts.data.run_data import RunData, collect_run_data
 from myxtts.devices import runtime
 from myxtts.devices.plan import DevicePlan
-from myxtts.errors import DevicePlanError, HeadLostError, NotTrainingError, UpdateMemoryError
+from myxtts.errors import ClusterError, DevicePlanError, HeadLostError, NotTrainingError, UpdateMemoryError
 from myxtts.models.gpt import GPT
 from myxtts.monitoring.clock import Cause, TimeLedger
 from myxtts.monitoring.summary import RunSummary
@@ -146,10 +147,12 @@ class XTTSTrainer:
         self._model = model
         self._resume_checkpoint = None if resume_checkpoint is None else Path(resume_checkpoint)
         self._command = tuple(command) or (Path(sys.executable).name, *sys.argv)
-        training = config.training
-        self._cluster = find_cluster(
-            None if training.preparers else training.cluster, training.worker_index, os.environ
-        )
+        self._cluster = find_trainer(os.environ)
+        if config.training.trainers > 1 and self._cluster is None:
+            raise ClusterError(
+                f"training.trainers is {config.training.trainers}, but this process would train alone: `myxtts train` starts them all. "
+                "Use that, or leave it out; several cards of this machine are training.model_gpus."
+            )
         self._peers: Peers
         self._open_remote: OpenRemote | None = None
         self._run: TrainerFolder | None = None
@@ -349,7 +352,7 @@ class XTTSTrainer:
             accumulation=config.training.gradient_accumulation_steps,
             retries=config.training.on_oom == "retry",
             sum_workers=peers.sum_gradients if peers.size > 1 else None,
-            worker=peers.share.part,
+            worker=peers.share.part * len(self.plan.trainers),
         )
         room = run.describe_disk(trained.collect_content(), trained.collect_tensors())
         if room is not None:
@@ -475,7 +478,7 @@ class XTTSTrainer:
         start_s = limits.setup_s
         if self._cluster is not None:
             # Others may be started late.
-            start_s = max(start_s, self._cluster.rendezvous_s)
+            start_s = max(start_s, MEETING_S)
 
         def read_work() -> Work:
             if self._is_in_loop and self._run_log is not None:

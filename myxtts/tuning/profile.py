@@ -5,14 +5,12 @@ Nothing here imports TensorFlow before something is measured: what cannot be is 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from myxtts.cluster.spec import find_cluster
 from myxtts.config import XTTSConfig
 from myxtts.config.presets import name_size
 from myxtts.config.settings import parse_gpu_ids
@@ -63,11 +61,10 @@ def refuse_decoder(config: XTTSConfig) -> None:
 def describe_workers(config: XTTSConfig) -> tuple[str, ...]:
     """What a measurement leaves out where several workers would share every batch; nothing where one process trains."""
     training = config.training
-    cluster = find_cluster(None if training.preparers else training.cluster, training.worker_index, os.environ)
     if training.model_gpus is not None:
         workers, asked = len(parse_gpu_ids(training.model_gpus)), f"--model-gpus {training.model_gpus}"
-    elif cluster is not None:
-        workers, asked = cluster.size, "the cluster"
+    elif training.trainers > 1:
+        workers, asked = training.trainers, "the cluster"
     else:
         return ()
     return (

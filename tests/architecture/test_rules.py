@@ -193,11 +193,9 @@ READERS = {
     # Words between processes of ours, and what a process was started with.
     "pipeline/batch.py": {"loads"},
     "training/code_preparation.py": {"loads"},
-    "cli/launch.py": {"loads"},
-    "cli/train.py": {"loads"},
     "data/task_processes.py": {"loads"},
-    "cluster/spec.py": {"loads"},
-    "cluster/lifeline.py": {"loads"},
+    "cluster/exchange.py": {"loads"},
+    "cluster/trainers.py": {"loads"},
     # The body of a request: what is wrong with a field is told by the field's name.
     "serving/request.py": {"loads"},
     # Behind `open_file`: they read what it has opened, or what it has looked at before a library opens it.

@@ -22,7 +22,7 @@ def refuse_here(tmp_path, monkeypatch, refuse):
     return run
 
 
-@pytest.mark.parametrize("command", ["train", "profile", "configure", "launch"])
+@pytest.mark.parametrize("command", ["train", "profile", "configure"])
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -34,11 +34,8 @@ def refuse_here(tmp_path, monkeypatch, refuse):
         (["--init-from", "nothere"], "nothere: does not exist"),
     ],
 )
-def test_a_model_or_corpus_that_is_not_there_is_refused_at_once(refuse_here, coqui, command, flags, said):
+def test_a_model_or_corpus_that_is_not_there_is_refused_at_once(refuse_here, command, flags, said):
     words = [command, "--rehearsal", *flags]
-    if command == "launch":
-        codec = [] if "--codec" in flags else ["--codec", coqui / "ours"]
-        words = [command, "--workers", "2", "--open-ports", "--", "train", "--rehearsal", *codec, *flags]
     assert said in refuse_here(*words)
 
 
@@ -62,6 +59,6 @@ def test_a_decoders_run_that_goes_on_needs_its_first_model_no_longer(tmp_path):
 
 
 def test_workers_without_a_codec_are_not_started(refuse):
-    said = refuse("launch", "--workers", "2", "--open-ports", "--", "train", "--rehearsal")
-    assert "need a codec that is trained already" in said
+    said = refuse("train", "--cluster", "local", "--trainers", "2", "--rehearsal")
+    assert "needs a codec that is trained already" in said
     assert "\n  myxtts train --stage codec --checkpoint-dir runs/codec\n" in said

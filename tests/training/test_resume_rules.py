@@ -142,8 +142,8 @@ def test_another_length_says_from_which_step_on_the_rate_is_another_one(caplog, 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({}, "^--cluster and `myxtts launch` need a codec[^$]*\n  myxtts train --stage codec"),
-        ({"stage": "codec", "codec": "x"}, "^--stage codec is trained by one process.*Leave out --cluster"),
+        ({}, "^--trainers needs a codec[^$]*\n  myxtts train --stage codec"),
+        ({"stage": "codec", "codec": "x"}, "^--stage codec is trained by one process.*Leave out --trainers"),
         ({"codec": "x", "loss_mean": "batches"}, "training.loss_mean must be tokens"),
         ({"codec": "x", "mode": "auto"}, "--mode single or isolated"),
     ],

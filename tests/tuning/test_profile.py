@@ -1,6 +1,5 @@
 """What is profiled: the devices of the run it stands for, and batches whose slow part is known."""
 
-import json
 import time
 from types import SimpleNamespace
 
@@ -31,10 +30,6 @@ FOUR_CARDS = Machine(
     CardScan(tuple(Card(PhysicalId(id), "RTX 3090", f"GPU-{id}", f"0000:0{id}", 24576, 24000) for id in range(4)), (), None),
     16000,
 )  # fmt: skip
-TWO_WORKERS = {
-    "cluster": {"worker": ["10.0.0.1:5000", "10.0.0.2:5000"]},
-    "task": {"type": "worker", "index": 0},
-}
 
 
 def plan(training, machine=NO_CARDS):
@@ -60,7 +55,7 @@ def test_auto_is_chosen_as_a_training_would(monkeypatch):
     assert planned.config.data.cache == "memory"
 
 
-def test_of_several_workers_one_is_measured_and_that_is_said(monkeypatch):
+def test_of_several_workers_one_is_measured_and_that_is_said():
     planned = plan({"model_gpus": "2,3"}, FOUR_CARDS)
     assert (planned.plan.mode, planned.plan.model.physical_id) == (Mode.SINGLE, 2)
     assert planned.notes == (
@@ -71,8 +66,7 @@ def test_of_several_workers_one_is_measured_and_that_is_said(monkeypatch):
     assert plan({}).notes == ()
     # One device is no choice: nothing is measured.
     assert plan({"mode": "auto"}).plan.mode is Mode.SINGLE
-    monkeypatch.setenv("TF_CONFIG", json.dumps(TWO_WORKERS))
-    assert "With the cluster, 2 of them share every batch" in plan({}).notes[0]
+    assert "With the cluster, 2 of them share every batch" in plan({"cluster": "local", "trainers": 2}).notes[0]
 
 
 def make_plan():
