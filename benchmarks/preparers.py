@@ -20,7 +20,6 @@ import numpy as np
 
 from benchmarks.hosts import Hosts, find_obstacle
 from benchmarks.measuring import judge, print_row, run_bench, tell_machine
-from myxtts.cluster.preparer import Kit
 from myxtts.cluster.preparers import PreparerPool
 from myxtts.cluster.ray_setup import join_cluster
 from myxtts.config import XTTSConfig
@@ -28,7 +27,7 @@ from myxtts.devices.machine import read_machine
 from myxtts.devices.plan import PlanRequest
 from myxtts.devices.planning import plan_devices
 from myxtts.pipeline.producer_client import FilledSlot
-from myxtts.pipeline.recipe import BatchRecipe, Target, choose_preparation
+from myxtts.pipeline.recipe import BatchRecipe, Kit, Target, choose_preparation
 from myxtts.pipeline.ring import Arrays
 from myxtts.pipeline.threads import EndOfStream, Handoff, TimeLimits, WorkerThread
 
@@ -81,7 +80,7 @@ def train_paced(address: str, pace: Pace, batches: int, count: int, told: Callab
         recipe.write(Path(folder) / "recipe.json")
         (Path(folder) / SETTINGS).write_text(json.dumps(pace._asdict()))
         files = {path.name: np.fromfile(path, np.uint8) for path in Path(folder).iterdir()}
-        kit = Kit(files, None, "benchmarks.preparers:PacedTask")  # type: ignore[arg-type]
+        kit = Kit(files, None, "benchmarks.preparers:PacedTask")
         pool = PreparerPool(ray, kit, range(batches), count, uses_gpu=False, limits=TimeLimits())
         placed: Handoff[int] = Handoff("placed")
         transfer = WorkerThread("transfer", _copy, pool, placed)

@@ -14,58 +14,15 @@ import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from myxtts.checkpoints import read_array, read_model_directory, write_model_directory
-from myxtts.files import open_scratch_folder, read_bytes
+from myxtts.files import open_scratch_folder
 
 if TYPE_CHECKING:
-    from myxtts.data.run_data import RunData
-    from myxtts.devices.runtime import Execution
     from myxtts.pipeline.factory import PreparationTask
-    from myxtts.pipeline.recipe import BatchRecipe
+    from myxtts.pipeline.recipe import Kit
     from myxtts.pipeline.ring import Arrays
-
-_CODEC_FOLDER = "codec"
-_MEL_STATISTICS = "mel_stats"
-_MOST_BYTES = 1 << 40
-
-
-@dataclass(frozen=True)
-class Kit:
-    """What a preparer needs besides the clips, which it must find where the trainer does."""
-
-    files: dict[str, NDArray[np.uint8]]
-    """By path, as they lie in a folder."""
-    execution: Execution
-    task: str
-    """What it does: `package.module:function`, called there as `function(folder, recipe, execution)`."""
-
-
-def pack_kit(recipe: BatchRecipe, data: RunData, task: str = "myxtts.pipeline.factory:open_task") -> Kit:
-    """What preparers are sent. The codec goes with it: the one that a run has trained itself lies on the trainer's disk."""
-    from myxtts.data.run_data import save_run_data
-    from myxtts.devices.runtime import read_execution
-    from myxtts.pipeline.recipe import RECIPE_NAME
-
-    with open_scratch_folder("kit") as folder:
-        save_run_data(data, folder)
-        recipe.write(folder / RECIPE_NAME)
-        if recipe.codec_folder is not None:
-            whole = read_model_directory(recipe.codec_folder, verify_checksums=False)
-            assert whole.dvae is not None, "it was found to be a codec"
-            norms = {_MEL_STATISTICS: read_array(whole.model[_MEL_STATISTICS])}
-            dvae = {name: read_array(tensor) for name, tensor in whole.dvae.items()}
-            write_model_directory(folder / _CODEC_FOLDER, config=whole.config, model=norms, dvae=dvae)
-        paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-        files = {
-            str(path.relative_to(folder)): np.frombuffer(read_bytes(path, _MOST_BYTES), np.uint8) for path in paths
-        }
-    return Kit(files, read_execution(), task)
 
 
 class Made(NamedTuple):
@@ -124,30 +81,17 @@ class PreparerActor:
     def _begin(self, kit: Kit, rows_at_a_time: int | None) -> str:
         from myxtts.devices.machine import read_machine
         from myxtts.devices.planning import plan_preparing_device
-        from myxtts.pipeline.recipe import RECIPE_NAME, read_recipe
 
         # Where it prepares is returned; that nothing trains here need not be said.
         logging.getLogger("myxtts.devices").setLevel(logging.WARNING)
         folder = self._opened.enter_context(open_scratch_folder("preparer"))
-        for name, content in kit.files.items():
-            path = folder / name
-            path.parent.mkdir(exist_ok=True)
-            content.tofile(path)
-        recipe = read_recipe(folder / RECIPE_NAME)
+        recipe = kit.unpack(folder)
         plan = plan_preparing_device(recipe.config, read_machine())
-        self._task = pkgutil.resolve_name(kit.task)(
-            folder,
-            replace(
-                recipe,
-                plan=plan,
-                preparation=replace(recipe.preparation, rows_at_a_time=rows_at_a_time),
-                codec_folder=None if recipe.codec_folder is None else folder / _CODEC_FOLDER,
-            ),
-            kit.execution,
-        )
-        assert self._task is not None
-        self._opened.callback(self._task.close)
-        self._task.warm_up()
+        preparation = replace(recipe.preparation, rows_at_a_time=rows_at_a_time)
+        recipe = replace(recipe, plan=plan, preparation=preparation)
+        self._task = task = pkgutil.resolve_name(kit.task)(folder, recipe, kit.execution)
+        self._opened.callback(task.close)
+        task.warm_up()
         self._idle_since = time.perf_counter()
         card = "" if plan.data.physical_id is None or plan.rehearsal else f", GPU {plan.data.physical_id} there"
         return f"{plan.data.device}{card}"

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from myxtts.cluster.preparer import Failed, Kit, Made, PreparerActor, pack_kit
+from myxtts.cluster.preparer import Failed, Made, PreparerActor
 from myxtts.cluster.ray_setup import LOCAL, HeadWatch, join_cluster
 from myxtts.config import XTTSConfig
 from myxtts.data.run_data import RunData
@@ -27,7 +27,7 @@ from myxtts.devices.machine import read_machine, select_visible
 from myxtts.devices.plan import DevicePlan
 from myxtts.errors import ProducerFailedError
 from myxtts.pipeline.producer_client import ExitCause, FilledSlot, ProducerEvent, ProducerExit, Recovery
-from myxtts.pipeline.recipe import BatchRecipe
+from myxtts.pipeline.recipe import BatchRecipe, Kit, pack_kit
 from myxtts.pipeline.threads import SLOTS, EndOfStream, HandoffFacts, Stopped, TimeLimits, WaitMeter
 
 if TYPE_CHECKING:
@@ -371,10 +371,12 @@ def join_for_preparers(config: XTTSConfig, plan: DevicePlan | None = None) -> It
 
 def open_pool(ray: Any, count: int, recipe: BatchRecipe, data: RunData) -> PreparerPool:
     """The batches of a run, made by so many preparers."""
+    from myxtts.devices.runtime import read_execution
+
     order = recipe.make_order(data)
     return PreparerPool(
         ray,
-        pack_kit(recipe, data),
+        pack_kit(recipe, data, read_execution(), "myxtts.pipeline.factory:open_task"),
         range(order.first_number, order.end_number),
         count,
         uses_gpu=choose_gpu(ray, recipe.config),

@@ -5,27 +5,31 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from myxtts.audio.augment import AugmentSettings
+from myxtts.checkpoints import read_array, read_model_directory, write_model_directory
 from myxtts.config import DataConfig, XTTSConfig
 from myxtts.data.buckets import Bucket
 from myxtts.data.code_cache import ClipIds
-from myxtts.data.run_data import RunData
+from myxtts.data.run_data import RunData, save_run_data
 from myxtts.data.sampler import WHOLE, Failure, Kind, RowShare, RunOrder
 from myxtts.devices.plan import DevicePlan
-from myxtts.files import read_json
+from myxtts.files import open_scratch_folder, read_bytes, read_json
 from myxtts.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 
 MOST_PARTS = 9999
 RECIPE_NAME = "recipe.json"
 """Beside the run's data, for who prepares elsewhere."""
+_CODEC_FOLDER, _MEL_STATISTICS = "codec", "mel_stats"
+_MOST_KIT_BYTES = 1 << 40
 _MOST_BYTES = 1 << 30
 """It names every clip that failed so far."""
 
@@ -153,6 +157,46 @@ class BatchRecipe:
 def read_recipe(path: Path) -> BatchRecipe:
     """The recipe that was written to a file."""
     return TypeAdapter(BatchRecipe).validate_python(read_json(path, dict, most_bytes=_MOST_BYTES))
+
+
+@dataclass(frozen=True, eq=False)
+class Kit:
+    """What a process on another machine needs to prepare, besides the clips, which it must find where the trainer does."""
+
+    files: dict[str, NDArray[np.uint8]]
+    """By path, as they lie in a folder."""
+    execution: Any
+    """How operations are run: a `devices.runtime.Execution`."""
+    task: str
+    """What it does: `package.module:function`, called there as `function(folder, recipe, execution)`."""
+
+    def unpack(self, folder: Path) -> BatchRecipe:
+        """Puts everything into a folder; the recipe's codec is the one there."""
+        for name, content in self.files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            content.tofile(folder / name)
+        recipe = read_recipe(folder / RECIPE_NAME)
+        return recipe if recipe.codec_folder is None else replace(recipe, codec_folder=folder / _CODEC_FOLDER)
+
+
+def pack_kit(recipe: BatchRecipe, data: RunData, execution: Any, task: str) -> Kit:
+    """The kit of a run. Its codec goes with it: one that the run has trained itself lies on the trainer's disk."""
+    with open_scratch_folder("kit") as folder:
+        save_run_data(data, folder)
+        recipe.write(folder / RECIPE_NAME)
+        if recipe.codec_folder is not None:
+            whole = read_model_directory(recipe.codec_folder, verify_checksums=False)
+            assert whole.dvae is not None, "it was found to be a codec"
+            norms = {_MEL_STATISTICS: read_array(whole.model[_MEL_STATISTICS])}
+            dvae = {name: read_array(tensor) for name, tensor in whole.dvae.items()}
+            write_model_directory(folder / _CODEC_FOLDER, config=whole.config, model=norms, dvae=dvae)
+        paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        contents = (np.frombuffer(read_bytes(path, _MOST_KIT_BYTES), np.uint8) for path in paths)
+        return Kit(
+            {str(path.relative_to(folder)): content for path, content in zip(paths, contents, strict=True)},
+            execution,
+            task,
+        )
 
 
 @dataclass(frozen=True)

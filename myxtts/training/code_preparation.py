@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from myxtts.checkpoints import read_array
-from myxtts.cluster.preparer import pack_kit
 from myxtts.cluster.preparers import PreparerPool, choose_gpu, join_for_preparers
 from myxtts.config import XTTSConfig
 from myxtts.data.code_cache import CacheFolderError, CodeCache, CodeKey
@@ -38,7 +37,7 @@ from myxtts.pipeline.codes import (
     require_kept,
     require_readable,
 )
-from myxtts.pipeline.recipe import MOST_PARTS, BatchRecipe, ClipPart, Target, choose_preparation
+from myxtts.pipeline.recipe import MOST_PARTS, BatchRecipe, ClipPart, Target, choose_preparation, pack_kit
 from myxtts.pipeline.ring import Arrays
 from myxtts.pipeline.threads import EndOfStream, TimeLimits
 from myxtts.training.model import apply_devices
@@ -168,7 +167,7 @@ def _fill_on_cluster(
     jobs = [number for number in range(1, parts + 1) if is_missing[ClipPart(number, parts).choose(ids)].any()]
     pool = PreparerPool(
         ray,
-        pack_kit(recipe, data, f"{__name__}:{CodeTask.__name__}"),
+        pack_kit(recipe, data, read_execution(), f"{__name__}:{CodeTask.__name__}"),
         jobs,
         training.preparers,
         uses_gpu=choose_gpu(ray, recipe.config),

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from myxtts.cluster import preparers
-from myxtts.cluster.preparer import Failed, Kit, Made
+from myxtts.cluster.preparer import Failed, Made
 from myxtts.cluster.preparers import PreparerPool
 from myxtts.errors import ProducerFailedError
+from myxtts.pipeline.recipe import Kit
 from myxtts.pipeline.threads import EndOfStream, Stopped, TimeLimits
 
 END = 30
@@ -142,7 +143,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def open_pool(ray: FakeRay, count: int = 2, micro_batches: int = 1, watchdog_s: float = 300.0) -> PreparerPool:
     return PreparerPool(
         ray,
-        Kit({}, None, ""),  # type: ignore[arg-type]
+        Kit({}, None, ""),
         range(END),
         count,
         uses_gpu=False,
