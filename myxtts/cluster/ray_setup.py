@@ -24,38 +24,33 @@ from myxtts.files import open_scratch_folder
 LOCAL = "local"
 """The address of a cluster that is started on this machine and ends with the run."""
 LOOPBACK = "127.0.0.1"
+HEAD_LOST_S = 15.0
+"""Without an answer from the head, before a run ends."""
 
+_ALWAYS = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
 _TOKEN, _TOKEN_PATH, _VISIBLE = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "CUDA_VISIBLE_DEVICES"
 # Ray has no other name for it: clusters of several machines off, which keeps it on loopback. Read when Ray is imported.
 _LOOPBACK_ONLY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-_ALWAYS = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
-_DEAD_AFTER_S = 3
-"""Without an answer, a machine of a cluster that is started here counts as dead."""
 _SYSTEM = {
     # Workers are nice by 15 otherwise, and whatever else runs on the machine starves the training.
     "worker_niceness": 0,
+    # A node is dead after three seconds without an answer instead of fifteen.
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 1000,
     "health_check_timeout_ms": 1000,
-    "health_check_failure_threshold": _DEAD_AFTER_S,
+    "health_check_failure_threshold": 3,
 }
 _ANSWER_S, _LOOK_S = 10.0, 3.0
-HEAD_LOST_S = 15.0
-"""Without an answer, before a run ends."""
-_LEAST_STORE_BYTES = 80 << 20
 
 
 @contextmanager
-def join_cluster(
-    address: str, *, cpus: int | None = None, visible_gpus: str | None = None, store_bytes: int | None = None
-) -> Iterator[Any]:
+def join_cluster(address: str, *, cpus: int | None = None, visible_gpus: str | None = None) -> Iterator[Any]:
     """Connects this process to a cluster until the block ends, and gives the module `ray`.
 
     Args:
         address: `local`, or host:port of a head that asks for a token. Ray must run on this machine too, as a node of that cluster.
         cpus: of `local`: how many actors that want a processor there may be; by default as many as this machine has.
         visible_gpus: of `local`: the cards that actors may have, as in `CUDA_VISIBLE_DEVICES`; by default all that this process sees.
-        store_bytes: of `local`: memory for what actors hand to each other; by default Ray's choice.
     """
     set_environment(address, os.environ)
     ray = _import_ray(is_local=address == LOCAL)
@@ -64,18 +59,21 @@ def join_cluster(
         opened.callback(ray.shutdown)
         options: dict[str, Any] = {"address": address, "log_to_driver": False, "configure_logging": False}
         if address == LOCAL:
-            options |= {
-                "num_cpus": cpus,
-                "object_store_memory": None if store_bytes is None else max(store_bytes, _LEAST_STORE_BYTES),
-                "include_dashboard": False,
-                "_node_ip_address": LOOPBACK,
-                "_temp_dir": str(folder),
-                "_system_config": _SYSTEM,
-            }
+            options |= {"num_cpus": cpus, "include_dashboard": False, "_node_ip_address": LOOPBACK}
+            options |= {"_temp_dir": str(folder), "_system_config": _SYSTEM}
         else:
             require_token_at(address)
-        with _keeping_own(visible_gpus), _naming_address(address):
-            info = ray.init(**options).address_info
+        try:
+            with _keeping_own(visible_gpus):
+                info = ray.init(**options).address_info
+        except Exception as error:
+            # Ray has no one error for it: ConnectionError, RuntimeError, ValueError and errors of its own.
+            advice = (
+                ""
+                if address == LOCAL
+                else f"\nRay must run here too, with the head's token: `ray start --address={address}`."
+            )
+            raise ClusterError(f"This machine cannot join the cluster at {address}: {error}{advice}") from error
         assert address != LOCAL or info["node_ip_address"] == LOOPBACK, info
         yield ray
 
@@ -85,8 +83,7 @@ def set_environment(address: str, environ: MutableMapping[str, str]) -> None:
     environ.update(_ALWAYS)
     if address == LOCAL:
         environ.update(_LOOPBACK_ONLY)
-        # In the environment and in no file: only this user's processes can read it. One for the whole life of the process, as
-        # Ray keeps the one that it saw first.
+        # Only this user's processes can read it there. One for the whole life of the process: Ray keeps the first one it sees.
         environ.setdefault(_TOKEN, secrets.token_hex(32))
     elif not environ.get(_TOKEN):
         _check_token_file(Path(environ.get(_TOKEN_PATH) or Path.home() / ".ray" / "auth_token"))
@@ -130,11 +127,7 @@ def require_token_at(address: str) -> None:
 
 
 class HeadWatch:
-    """Looks now and then whether the head of a cluster is there: without it Ray ends this process a minute later, without a word.
-
-    Args:
-        address: of the head, host:port.
-    """
+    """Looks now and then whether the head at host:port is there: without it Ray ends this process a minute later, without a word."""
 
     def __init__(self, address: str):
         host, _, port = address.rpartition(":")
@@ -154,20 +147,6 @@ class HeadWatch:
                 f"The head of the cluster at {':'.join(map(str, self._address))} has not answered for {HEAD_LOST_S:.0f} s. Start the "
                 "cluster again, then the run: it goes on from its last checkpoint."
             )
-
-
-@contextmanager
-def _naming_address(address: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        # Ray has no one error for it: ConnectionError, RuntimeError, ValueError and errors of its own.
-        if address == LOCAL:
-            raise ClusterError(f"Ray cannot be started on this machine: {error}") from error
-        raise ClusterError(
-            f"This machine cannot join the cluster at {address}: {error}\nRay must run here as well: `ray start --address={address}`, with "
-            "the head's token."
-        ) from error
 
 
 @contextmanager
@@ -193,9 +172,7 @@ def _import_ray(*, is_local: bool) -> Any:
     try:
         import ray
     except ImportError as error:
-        raise ClusterError(
-            f"--cluster needs Ray, which is not installed ({error}): pip install 'myxtts[cluster]'."
-        ) from None
+        raise ClusterError(f"--cluster needs Ray ({error}): pip install 'myxtts[cluster]'.") from None
     from ray._private import ray_constants
 
     if is_local and was_there and ray_constants.ENABLE_RAY_CLUSTER:
