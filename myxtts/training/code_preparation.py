@@ -165,6 +165,8 @@ def _fill_on_cluster(
     is_missing = np.array([codes is None for codes in cache.get_many(ids)], bool)
     filled = FilledCodes(known=int(np.count_nonzero(~is_missing)))
     jobs = [number for number in range(1, parts + 1) if is_missing[ClipPart(number, parts).choose(ids)].any()]
+    if not jobs:
+        return filled
     pool = PreparerPool(
         ray,
         pack_kit(recipe, data, read_execution(), f"{__name__}:{CodeTask.__name__}"),

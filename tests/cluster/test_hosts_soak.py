@@ -117,3 +117,28 @@ def test_preparers_end_with_a_killed_driver(folder: Path, corpus: Path) -> None:
         while any("ray::Preparer" in " ".join(psutil.Process(pid).cmdline()) for pid in hosts.list_pids(1)):
             assert time.monotonic() - began_s < ENDS_S
             time.sleep(0.5)
+
+
+def test_codes_that_preparers_make_are_those_a_run_would_make_and_are_made_once(
+    folder: Path, corpus: Path, plain: TinyRun
+) -> None:
+    words = ["--rehearsal", "--deterministic", "--num-workers", 0, "--train-data", corpus]
+    words += ["--codec", folder / "plain" / "codec", "--preparers", 2]
+    said = []
+    with open_cluster() as hosts:
+        for number in range(2):
+            command = [sys.executable, "-m", "myxtts.cli.main", "data-prepare", *words, "--cluster", hosts.address]
+            program = hosts.start(0, command, f"prepare-{number}.log")
+            # One is killed as soon as there is one, at whatever it is.
+            while number == 0 and program.poll() is None and not hosts.kill(1, "ray::Preparer"):
+                time.sleep(0.2)
+            assert program.wait(600) == 0, (hosts.folder / f"prepare-{number}.log").read_text()[-4000:]
+            said.append((hosts.folder / f"prepare-{number}.log").read_text())
+    assert "25 codes made, 0 were there already" in said[0]
+    assert "0 codes made, 25 were there already" in said[1]
+    shards = sorted(corpus.glob(".myxtts/codes/*/*.npz"))
+    assert shards
+    flags = [*_choose_flags(corpus), "--codec", folder / "plain" / "codec"]
+    kept, made = (run_tiny(folder / cache, *flags, **{"data.cache": cache}) for cache in ("disk", "off"))
+    assert kept.story == made.story
+    assert sorted(corpus.glob(".myxtts/codes/*/*.npz")) == shards, "the run made none"
