@@ -110,6 +110,11 @@ class Hosts:
             f"ray-{number}.log",
         )  # fmt: skip
 
+    def restart_ray(self, number: int) -> None:
+        """Ray again on a host that the head took for dead, as whatever watches over it would start it."""
+        self.kill(number)
+        self.start_ray(number)
+
     def list_pids(self, number: int) -> list[int]:
         found = subprocess.run(["ip", "netns", "pids", self.names[number]], capture_output=True, text=True)
         return [int(pid) for pid in found.stdout.split()]

@@ -195,6 +195,7 @@ def measure(hosts: Hosts, batches: int) -> Iterator[tuple[str, str, str, bool]]:
     yield "a preparer is killed: gap", f"{gap_s:.2f} s", "<= 2 s", gap_s <= 2
     gap_s = run_on(hosts, EVEN, batches + 400, 2, lambda: _cut_for(hosts, 1, 10.0)).gap_s
     yield "a cable is out for 10 s: gap", f"{gap_s:.2f} s", "<= 6 s", gap_s <= 6
+    hosts.restart_ray(1)
     hosts.shape(1000)
     overlap = run_on(hosts, EVEN, batches, 2).overlap
     yield "two preparers, 1 Gbit/s, 50 / 50 ms: overlap", f"{overlap:.3f}", "told", True

@@ -79,6 +79,8 @@ def test_killed_preparers_a_pulled_cable_and_a_dead_host_change_nothing(
         hosts.cut(1)
         time.sleep(10)
         hosts.mend(1)
+        # The head took it for dead. A new preparer comes while the run goes on.
+        hosts.restart_ray(1)
         _wait_for_step(run, 30, program)
         hosts.lose_power(2)
         assert program.wait(600) == 0, (hosts.folder / "struck.log").read_text()[-4000:]
