@@ -250,12 +250,37 @@ def test_one_that_hangs_for_good_is_replaced() -> None:
 
 
 def test_an_error_of_the_work_ends_the_run_with_its_traceback() -> None:
-    failed = Failed("ReadingError: the disk is gone", "Traceback of there", ran_out=False)
-    pool = open_pool(FakeRay(lambda actor, number: failed))
-    with pytest.raises(
-        ProducerFailedError, match=r"(?s)^Preparer \d on host failed at batch .: .*disk is gone.*Traceback of there"
-    ):
-        take_all(pool)
+    answers = [Failed("ReadingError: the disk is gone", "Traceback of there", ran_out=False)]
+    pool = open_pool(FakeRay(lambda actor, number: answers.pop() if answers else answer(actor, number)))
+    expected = r"(?s)^Preparer \d on host failed at batch .: .*disk is gone.*Traceback of there"
+    for _ in range(2):
+        with pytest.raises(ProducerFailedError, match=expected):
+            pool.take()
+    pool.close()
+
+
+def test_deaths_between_which_batches_are_made_are_never_too_many() -> None:
+    deaths = set(range(2, END, 2))
+
+    def behave(actor: Actor, number: int) -> Made:
+        if number in deaths:
+            deaths.remove(number)
+            actor.is_dead = True
+            raise ActorDied("killed")
+        return answer(actor, number)
+
+    assert take_all(open_pool(FakeRay(behave), count=1)) == list(range(END))
+
+
+def test_the_silence_of_a_time_in_which_nobody_listened_makes_nobody_late() -> None:
+    pool = open_pool(FakeRay(), count=3)
+    for _ in range(3):
+        pool.take()
+        pool.release()
+        # The training saves a checkpoint.
+        time.sleep(0.1)
+    take_all(pool)
+    assert not [event for event in pool.events if event.kind == "late"]
 
 
 def test_one_that_runs_out_of_memory_prepares_fewer_rows_at_a_time() -> None:
