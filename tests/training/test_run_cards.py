@@ -1,6 +1,5 @@
 """Several cards of one machine that all train, rehearsed on logical CPUs of one process: the same losses as one, in every mode."""
 
-import os
 import signal
 
 import numpy as np
@@ -96,7 +95,7 @@ def test_whoever_prepares_the_run_is_the_same(tmp_path, base_flags, mode):
 def test_it_stops_when_asked_and_is_resumed_by_the_command_it_prints(tmp_path, base_flags):
     live = start_tiny(tmp_path / "run", *base_flags, *FLAGS, *CARDS, "--max-steps", "100000")
     live.strike(at_step(live.folder, 2), signal.SIGTERM)
-    run = live.finish(os.EX_TEMPFAIL)
+    run = live.finish(0)
     assert "--model-gpus 0,1" in " ".join(run.resume_words)
     assert run.checkpoints[-1] == run.losses[-1][0]
 
