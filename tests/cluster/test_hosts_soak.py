@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(find_obstacle() is not None, reason=f"no hosts can be made: {find_obstacle()}"),
 ]
 
-STEPS = 3000
+STEPS = 2000
 """A minute, so that every strike falls into the run."""
 ENDS_S = 90.0
 """Within which everything is over once the head is gone."""
@@ -48,7 +48,18 @@ def plain(folder: Path, corpus: Path) -> TinyRun:
 
 
 def _choose_flags(corpus: Path) -> list[object]:
-    return ["--train-data", corpus, "--max-steps", STEPS, "--codec-steps", 2, "--checkpoint-interval", 500]
+    return [
+        "--train-data",
+        corpus,
+        "--max-steps",
+        STEPS,
+        "--epochs",
+        STEPS,
+        "--codec-steps",
+        2,
+        "--checkpoint-interval",
+        500,
+    ]
 
 
 def _start_run(hosts: Hosts, folder: Path, corpus: Path, name: str) -> subprocess.Popen[bytes]:
@@ -83,7 +94,7 @@ def test_killed_preparers_a_pulled_cable_and_a_dead_host_change_nothing(
         hosts.mend(1)
         # The head took it for dead. A new preparer comes while the run goes on.
         hosts.restart_ray(1)
-        _wait_for_step(run, 1800, program)
+        _wait_for_step(run, 1000, program)
         hosts.lose_power(2)
         assert program.wait(600) == 0, (hosts.folder / "struck.log").read_text()[-4000:]
     found = TinyRun.at(run)
