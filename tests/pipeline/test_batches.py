@@ -32,8 +32,8 @@ if "myxtts.pipeline.producer" in sys.orig_argv:
 
     read = HostSource.read
 
-    def read_or_die(self, number):
-        place, host = read(self, number)
+    def read_or_die(self, number, upcoming=None):
+        place, host = read(self, number, upcoming)
         if place.kind == "train" and CLIP in host.clips_B:
             os.kill(os.getpid(), signal.SIGKILL)
         return place, host
