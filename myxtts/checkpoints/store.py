@@ -33,6 +33,7 @@ from myxtts.checkpoints.model_directory import (
     write_model_directory,
 )
 from myxtts.checkpoints.tensors import LazyTensor, Tensor, open_safetensors
+from myxtts.config.presets import BASE_VOICE
 from myxtts.errors import CheckpointError, DamagedFileError, ModelFileError
 from myxtts.files import (
     DiskFullError,
@@ -343,11 +344,13 @@ DECODER_FOLDER = "decoder"
 START_FOLDER = "start"
 
 
-def find_model_directory(path: Path) -> Path:
-    """The model directory at a path; of a run's folder the best checkpoint, or the newest where none was validated.
+BASE_FOLDER = Path(__file__).parents[1] / "base_voice"
+"""The model that comes with the package."""
 
-    With the decoder that was trained for that checkpoint, where there is one.
-    """
+
+def find_model_directory(path: Path) -> Path:
+    """The model directory at a path, or of the name `base`; of a run's folder the best checkpoint, or the newest where none was
+    validated, with the decoder that was trained for that checkpoint, where there is one."""
     own = find_own_model(path)
     decoder = path / DECODER_FOLDER
     start = decoder / START_FOLDER
@@ -367,6 +370,8 @@ def have_same_weights(left: Path, right: Path) -> bool:
 def find_own_model(path: Path) -> Path:
     """The same, but of a run's folder always one of its own checkpoints."""
     require_model(path)
+    if path == Path(BASE_VOICE):
+        return BASE_FOLDER
     if (path / MANIFEST_NAME).exists():
         return path
     found = _find_checkpoint(path)
@@ -377,6 +382,12 @@ def find_own_model(path: Path) -> Path:
 
 def require_model(path: Path) -> None:
     """Raises `ModelFileError` for a path that cannot mean a model. Nothing is read for it, so what is there may be damaged."""
+    if path == Path(BASE_VOICE):
+        if path.exists():
+            raise ModelFileError(
+                path, "is the name of the voice that comes with MyXTTS, but there is a folder of that name here too. Give its whole path."
+            )
+        return
     if not path.is_dir():
         what = "is no folder" if path.exists() else "does not exist"
         raise ModelFileError(path, f"{what}. Give a model directory, or the --checkpoint-dir of a run.")

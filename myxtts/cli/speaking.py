@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from myxtts.cli.parser import Parser
+from myxtts.config.presets import BASE_VOICE
 from myxtts.errors import CommandLineError
 
 if TYPE_CHECKING:
@@ -38,7 +39,11 @@ SAMPLING_FLAGS = {
 def add_checkpoint_flag(parser: Parser) -> None:
     """Which model speaks."""
     parser.add_argument(
-        "--checkpoint", metavar="DIR", type=Path, required=True, help="a model directory, or a checkpoint of a run"
+        "--checkpoint",
+        metavar="DIR",
+        type=Path,
+        default=Path(BASE_VOICE),
+        help="a model directory, or a checkpoint of a run (default: base, the voice that comes with MyXTTS)",
     )
 
 

@@ -42,7 +42,7 @@ def add_flags(parser: Parser) -> None:
     parser.add_argument(
         "--language", metavar="CODE", default="en", help="of the text, for example en or fa (default: en)"
     )
-    voice = parser.add_mutually_exclusive_group(required=True)
+    voice = parser.add_mutually_exclusive_group()
     voice.add_argument(
         "--reference",
         metavar="FILE",
@@ -50,11 +50,20 @@ def add_flags(parser: Parser) -> None:
         action="append",
         help="a recording of the voice, best 6 to 30 s; may be repeated",
     )
-    voice.add_argument("--voice", metavar="FILE", type=Path, help="a voice file written by --save-voice")
-    voice.add_argument("--speaker", metavar="NAME", help="a voice that comes with the model")
+    voice.add_argument(
+        "--voice",
+        metavar="NAME",
+        help="a voice that comes with the model, or a file written by --save-voice (default: the model's first voice)",
+    )
     parser.add_argument("--save-voice", metavar="FILE", type=Path, help="keep the voice for the next time")
-    sound = parser.add_mutually_exclusive_group(required=True)
-    sound.add_argument("--out", metavar="FILE", type=Path, help="the sound file to write, .wav or .flac")
+    sound = parser.add_mutually_exclusive_group()
+    sound.add_argument(
+        "--out",
+        metavar="FILE",
+        type=Path,
+        default=Path("spoken.wav"),
+        help="the sound file to write, .wav or .flac (default: spoken.wav)",
+    )
     sound.add_argument(
         "--stream",
         action="store_true",
@@ -69,9 +78,9 @@ def run(arguments: argparse.Namespace) -> int:
     from myxtts.inference.voices import load_voice, read_references, save_voice
 
     settings = read_speech_settings(arguments)
-    if arguments.out:
+    if not arguments.stream:
         _check_out(arguments.out)
-    if arguments.stream and sys.stdout.isatty():
+    elif sys.stdout.isatty():
         raise CommandLineError(
             "--stream must go to a player or a file, but standard output is a terminal. Pipe it, for example to "
             "aplay -r 22050 -f S16_LE -c 1 (-r 24000 for a model with a waveform decoder), or give --out FILE."
@@ -79,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     text = _read_text(arguments)
     check_text(text, arguments.language)
     recordings = read_references(arguments.reference) if arguments.reference else None
-    kept = load_voice(arguments.voice) if arguments.voice else None
+    kept = load_voice(arguments.voice) if arguments.voice and Path(arguments.voice).is_file() else None
     model = find_speaking_model(arguments.checkpoint)
     with open_speaking_device(rehearsal=arguments.rehearsal):
         from myxtts.inference.synthesizer import load_synthesizer
@@ -89,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
         _tell(synthesizer.speaker_note)
         tell_code_limit(settings, synthesizer.most_codes)
         cloned = synthesizer.clone_samples(recordings) if recordings else None
-        voice = kept or cloned or synthesizer.find_voice(arguments.speaker)
+        voice = kept or cloned or synthesizer.find_voice(arguments.voice)
         stranger = synthesizer.describe_stranger(voice)
         if stranger is not None:
             _tell(f"Warning: {arguments.voice}: {stranger}")
@@ -220,5 +229,5 @@ def _report(written: Written, rate_hz: int, elapsed_s: float, arguments: argpars
             f"Warning: the model did not come to an end within {piece.codes} codes ({piece.seconds:.1f} s) and was cut off "
             f"at: {piece.text!r}. Try another --seed, a lower --temperature, or train longer."
         )
-    if arguments.out:
+    if not arguments.stream:
         _tell(f"Written {arguments.out}")

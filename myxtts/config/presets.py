@@ -31,6 +31,16 @@ PROMPT_SECONDS: Mapping[str, float] = {
     "tiny": 2.0,
 }
 
+BASE_VOICE = "base"
+"""The name, wherever the path of a model can stand, of the one that comes with the package."""
+BASE_VOICE_VALUES: Mapping[str, float] = {
+    "data.batch_size": START_BATCHES["tiny"][0],
+    "data.prompt_seconds": PROMPT_SECONDS["tiny"],
+    "training.learning_rate": 2e-4,
+    "training.warmup_steps": 20,
+}
+"""With --init-from base."""
+
 FINE_TUNING_BATCH = 3
 FINE_TUNING_CLIPS_PER_UPDATE = 252
 """3 clips x 84 batches, as the reference recipe; another batch size keeps the product."""
@@ -124,6 +134,8 @@ def preset_values(given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
         filled[key] = (value, f"preset optimisation level {level}")
     if given.get("training.stage") == "decoder":
         filled |= {key: (value, "preset stage decoder") for key, value in DECODER_VALUES.items()}
+    elif given.get("training.init_from") == BASE_VOICE:
+        filled |= {key: (value, "preset base voice") for key, value in BASE_VOICE_VALUES.items()}
     elif given.get("training.init_from") is not None:
         filled |= _fine_tuning_values(given)
     return {key: entry for key, entry in filled.items() if key not in given}

@@ -22,8 +22,8 @@ class TrainingConfig(Section):
     )
     init_from: str | None = setting(
         None,
-        "start from this imported checkpoint folder or model.pth (fine-tuning; for a decoder, the model it is trained for) (default: "
-        "start from nothing)",
+        "start from this model: base (the voice that comes with MyXTTS), a model folder, or Coqui's model.pth (fine-tuning; for a "
+        "decoder, the model it is trained for) (default: start from nothing)",
         "--init-from PATH",
     )
     lora_rank: int = setting(

@@ -131,8 +131,8 @@ class Synthesizer:
         """The same of recordings that `read_references` has read."""
         return self._cloner.clone(recordings)
 
-    def find_voice(self, name: str) -> Voice:
-        """A voice that comes with the model."""
+    def find_voice(self, name: str | None = None) -> Voice:
+        """A voice that comes with the model; its first unless one is named."""
         return find_voice(self._speakers, name)
 
     def check_voice(self, voice: Voice) -> None:

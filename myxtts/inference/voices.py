@@ -95,15 +95,16 @@ def save_voice(voice: Voice, path: str | os.PathLike[str]) -> None:
         raise VoiceError(f"The voice cannot be written to {path}: {error.reason}.") from error
 
 
-def find_voice(speakers: Mapping[str, Mapping[str, Tensor]], name: str) -> Voice:
-    """A named voice of a model."""
-    if name in speakers:
-        return read_voice(speakers[name], f"The voice {name!r}")
+def find_voice(speakers: Mapping[str, Mapping[str, Tensor]], name: str | None = None) -> Voice:
+    """A named voice of a model, its first unless one is named."""
     if not speakers:
         raise VoiceError(
-            f"There is no voice {name!r}: only imported models come with named voices, and this one has none. Give a recording "
-            "(--reference), and keep its voice for the next time (--save-voice, then --voice)."
+            f"There is no voice{f' {name!r}, neither as a file nor' if name else ''} in the model: one trained here has none. Give a "
+            "recording (--reference), and keep its voice for the next time (--save-voice, then --voice)."
         )
+    name = next(iter(speakers)) if name is None else name
+    if name in speakers:
+        return read_voice(speakers[name], f"The voice {name!r}")
     raise VoiceError(f"This model has no voice {name!r}. {suggest_voice(name, speakers)}")
 
 
