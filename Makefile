@@ -27,7 +27,7 @@ endif
 BENCHES := cluster data gpu_launches lora model pipeline planner corpus_scan preparers
 
 .DEFAULT_GOAL := help
-.PHONY: help train test lint types unit soak bench gpu-proof clean setup
+.PHONY: help train speak test lint types unit soak bench gpu-proof clean setup
 
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,10 @@ help: ## this list
 train: $(RUN_STAMP) ## set up and train on the embedded demo corpus
 	@$(if $(HAS_GPU),,echo "No NVIDIA driver found: rehearsing on logical CPU devices.")
 	$(BIN)/python train_main.py $(TRAIN_FLAGS) $(REHEARSAL)
+
+TEXT ?= This is the voice that comes with the package.
+speak: $(RUN_STAMP) ## set up and say TEXT="..." with the voice that comes with the package
+	@$(BIN)/myxtts synthesize --text "$(TEXT)"
 
 test: $(TEST_STAMP) ## set up and run lint, types and tests (the long ones: make soak)
 	$(MAKE) --no-print-directory lint types unit

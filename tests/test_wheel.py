@@ -19,10 +19,11 @@ def wheel(tmp_path_factory):
     return next(out.iterdir())
 
 
-def test_it_has_the_package_the_demo_corpus_and_the_pages(wheel):
+def test_it_has_the_package_the_demo_corpus_the_voice_and_the_pages(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     home = ROOT / "myxtts"
-    wanted = [*home.rglob("*.py"), *home.rglob("*.html"), *home.rglob("*.css"), *(home / "data" / "demo").rglob("*.*")]
+    wanted = [*home.rglob("*.py"), *home.rglob("*.html"), *home.rglob("*.css"), *(home / "data" / "demo").rglob("*.*"),
+              *(home / "base_voice").iterdir()]  # fmt: skip
     assert {str(each.relative_to(ROOT)) for each in wanted} <= names
     assert wheel.name == f"myxtts-{myxtts.__version__}-py3-none-any.whl"
     assert not [name for name in names if not name.startswith(("myxtts/", "myxtts-"))]

@@ -385,7 +385,8 @@ def require_model(path: Path) -> None:
     if path == Path(BASE_VOICE):
         if path.exists():
             raise ModelFileError(
-                path, "is the name of the voice that comes with MyXTTS, but there is a folder of that name here too. Give its whole path."
+                path,
+                "is the name of the voice that comes with MyXTTS, but there is a folder of that name here too. Give its whole path.",
             )
         return
     if not path.is_dir():

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from myxtts.cli.output import check_run_paths, tell
@@ -17,6 +19,7 @@ from myxtts.errors import HeadLostError, UserError
 
 if TYPE_CHECKING:
     from myxtts.errors import RunStoppedError
+    from myxtts.training.listening import Spoken
     from myxtts.training.mode import PlannedRun
 
 
@@ -121,13 +124,23 @@ def _train(config: XTTSConfig, planned: PlannedRun, command: Sequence[str], *, i
     if (stage.folder / LISTENING_PAGE).exists():
         print(f"Listen  {stage.folder / LISTENING_PAGE}")
     if result.spoken is not None:
-        print(f'Spoken  {result.spoken.path}: "{result.spoken.text}"')
-        print(f"        {result.spoken.how}")
+        _report_speech(result.spoken, stage.folder)
     print(f"Curves  tensorboard --logdir {shlex.quote(str(stage.board))}")
     if result.is_finished:
         return 0
     print(f"Resume  {result.resume_command}")
     return choose_exit_code(stage.ending.signal, is_worker=is_worker)
+
+
+def _report_speech(spoken: Spoken, folder: Path) -> None:
+    """Says what was said, how to hear it here, and how to have something else said."""
+    players = ("paplay", "aplay", "ffplay", "play", "afplay")
+    player = next((name for name in players if shutil.which(name)), None)
+    path, words = shlex.quote(str(spoken.path)), ["--checkpoint", str(folder), "--reference", str(spoken.reference)]
+    print(f'Spoken  {spoken.path}: "{spoken.text}"')
+    print(f"        {spoken.how}")
+    print(f"Play    {player} {path}" if player else f"Play    {path}, in any player: none was found here")
+    print(f'Say     myxtts synthesize {shlex.join(words)} --text "..."')
 
 
 def _report_stop(stopped: RunStoppedError, is_worker: bool) -> int:

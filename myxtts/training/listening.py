@@ -154,6 +154,13 @@ _log = logging.getLogger(__name__)
 SPOKEN_NAME = "spoken.wav"
 
 
+UNSEEN_TEXTS = {
+    "en": "The letter came on a quiet morning. Nobody knew what it would say.",
+    "fa": "نامه صبح آرامی رسید. هیچ‌کس نمی‌دانست در آن چه نوشته شده است.",
+}
+"""For a model that could speak before the run: it need not know its sentences by heart."""
+
+
 class Spoken(NamedTuple):
     """Something that was said."""
 
@@ -161,23 +168,27 @@ class Spoken(NamedTuple):
     text: str
     how: str
     """Makes the sound, in words."""
+    reference: Path
+    """The clip whose voice it is."""
 
 
-def speak_at_end(folder: Path, corpus: Corpus) -> Spoken | None:
-    """Lets a run's best checkpoint say the first text it was trained on. None, with a warning, where it cannot.
+def speak_at_end(folder: Path, corpus: Corpus, *, could_speak: bool) -> Spoken | None:
+    """Lets a run's best checkpoint say the first text it was trained on, or, where it `could_speak` before, what it never heard.
+    None, with a warning, where it cannot.
 
     On the host: the device may be full of what has just been trained.
     """
-    text = corpus.text[0]
+    language = corpus.language[0]
+    text = UNSEEN_TEXTS.get(language, corpus.text[0]) if could_speak else corpus.text[0]
     voice = int(SpeakerPrompts(corpus.speaker, seed=0, is_fixed=True).choose(0, np.zeros(1, np.int32))[0])
-    path = folder / SPOKEN_NAME
+    path, reference = folder / SPOKEN_NAME, corpus.find_file(voice)
     try:
         with get_device_context("/CPU:0"):
             synthesizer = load_synthesizer(folder, verify_checksums=False)
-            speech = synthesizer.speak(text, synthesizer.clone_voice([corpus.find_file(voice)]), corpus.language[0])
+            speech = synthesizer.speak(text, synthesizer.clone_voice([reference]), language)
         soundfile.write(path, np.clip(speech.samples, -1, 1), synthesizer.rate_hz, subtype="PCM_16")
     except (MyXTTSError, OSError, MemoryError, soundfile.LibsndfileError, tf.errors.OpError) as error:
         # The run is over and whole on the disk: this is not worth a failure.
         _log.warning("Nothing was said at the end: %s", error)
         return None
-    return Spoken(path, text, synthesizer.vocoder.how)
+    return Spoken(path, text, synthesizer.vocoder.how, reference)

@@ -467,7 +467,7 @@ class XTTSTrainer:
         # Somebody who wants the process gone does not wait for a sentence.
         if result.ending.is_finished and is_wanted and stop.signal is None:
             with self._ledger.spend(Cause.OTHER, "speaking"), suppress(StopNow):
-                spoken = speak_at_end(run.path, data.train)
+                spoken = speak_at_end(run.path, data.train, could_speak=self.config.training.init_from is not None)
         # Nobody goes before the chief is done: whoever watches over workers starts only those again that failed.
         with stop.while_busy(), self._ledger.spend(Cause.OTHER_WORKERS, "waiting for all workers at the end"):
             self._peers.sum_numbers("end", [])

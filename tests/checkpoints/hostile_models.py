@@ -368,7 +368,7 @@ def list_models(folder: Path) -> Iterator[tuple[str, list[str]]]:
         shutil.copytree(good, bad)
         return bad
 
-    words = ["--checkpoint", str(bad), "--speaker", "Ana", *speak]
+    words = ["--checkpoint", str(bad), "--voice", "Ana", *speak]
     for line in ("text_tokens: 1000000", "gpt_width: 16384", "gpt_layers: 256", "max_text_tokens: 16384", "gpt_heads: 64",
                  "max_audio_tokens: 16384", "audio_codes: 32767", "dvae_width: 16384", "gpt_layers: 1", "gpt_layers: -1",
                  "gpt_width: " + "9" * 5000, "gpt_width: true", "gpt_width: .inf", "gpt_width: 64.5", "gpt_width: [64]"):  # fmt: skip
@@ -398,7 +398,7 @@ def list_models(folder: Path) -> Iterator[tuple[str, list[str]]]:
             )
             seal(bad)
             if label != "no embedding":
-                yield f"voices: {label}", ["--checkpoint", str(bad), "--speaker", next(iter(content)), *speak]
+                yield f"voices: {label}", ["--checkpoint", str(bad), "--voice", next(iter(content)), *speak]
             write_safetensors(folder / "voice.safetensors", next(iter(content.values())))
             if label not in ("no embedding", "no name"):
                 yield (

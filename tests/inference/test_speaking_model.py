@@ -8,7 +8,7 @@ from myxtts.cli.main import main
 from myxtts.config import XTTSConfig
 
 
-@pytest.mark.parametrize("words", [["synthesize", "--text", "Hello.", "--speaker", "Ana", "--stream"], ["serve"]])
+@pytest.mark.parametrize("words", [["synthesize", "--text", "Hello.", "--voice", "Ana", "--stream"], ["serve"]])
 def test_commands_refuse_a_codec_before_the_device_is_opened(tmp_path, capsys, words):
     codec = tmp_path / "codec"
     write_model_directory(codec, config=XTTSConfig(), model={"mel_stats": np.ones(80, np.float32)})
