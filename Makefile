@@ -17,7 +17,7 @@ TEST_EXTRAS := $(if $(HAS_GPU),[gpu$(comma)dev],[dev])
 RUN_STAMP  := $(VENV)/.run$(GPU)
 TEST_STAMP := $(VENV)/.test$(GPU)
 
-TRAIN_FLAGS  ?= --model-size tiny --codec-steps 250 --max-steps 80 --best-metric train_loss
+TRAIN_FLAGS  ?= --init-from base --max-steps 24 --best-metric train_loss
 # Whole files to a worker: what a file's tests share is made once.
 PYTEST_FLAGS ?= -n auto --dist loadfile --no-loadscope-reorder
 ifeq ($(HAS_GPU),)
@@ -32,7 +32,7 @@ BENCHES := cluster data gpu_launches lora model pipeline planner corpus_scan pre
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-train: $(RUN_STAMP) ## set up and train on the embedded demo corpus
+train: $(RUN_STAMP) ## set up, train the voice that comes with the package on the demo corpus, and hear it
 	@$(if $(HAS_GPU),,echo "No NVIDIA driver found: rehearsing on logical CPU devices.")
 	$(BIN)/python train_main.py $(TRAIN_FLAGS) $(REHEARSAL)
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from myxtts import __version__
 from myxtts.checkpoints.tensors import LazyTensor, Tensor, encode_safetensors, open_safetensors
 from myxtts.config.config import ModelConfig, XTTSConfig
-from myxtts.config.sources import dump_sections, dump_yaml, resolve_config
+from myxtts.config.sources import RETIRED, dump_sections, dump_yaml, resolve_config
 from myxtts.errors import DamagedFileError, ModelFileError
 from myxtts.files import (
     FileError,
@@ -275,7 +275,7 @@ def read_model_directory(path: PathLike, *, verify_checksums: bool = True) -> Mo
             path=directory,
             manifest=manifest,
             # Without the process's environment: a saved model means the same everywhere.
-            config=resolve_config(yaml_path=there[CONFIG_NAME], environ={}),
+            config=resolve_config(yaml_path=there[CONFIG_NAME], environ={}, ignored=RETIRED),
             model=open_safetensors(there[MODEL_NAME]),
             dvae=open_safetensors(there[DVAE_NAME]) if DVAE_NAME in there else None,
             vocabulary=None if vocabulary is None else read_text(vocabulary),

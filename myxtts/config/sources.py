@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -166,14 +166,25 @@ class GivenValue:
     origin: str
 
 
+RETIRED = frozenset({"data.data_service", "data.data_service_timeout", "training.worker_index"})
+"""Settings that models of 0.1.0 were saved with, and that say nothing about a model."""
+
+
 def resolve_config(
     flags: Mapping[str, GivenValue] | None = None,
     yaml_path: Path | None = None,
     environ: Mapping[str, str] | None = None,
+    *,
+    ignored: Collection[str] = (),
 ) -> XTTSConfig:
-    """The valid configuration these sources give together; `config.origins` tells which source won for each key."""
+    """The valid configuration these sources give together; `config.origins` tells which source won for each key.
+
+    Args:
+        ignored: keys of the file that are passed over.
+    """
     yaml_settings = read_yaml(yaml_path) if yaml_path is not None else None
     given = _read_given_yaml(yaml_settings) if yaml_settings is not None else {}
+    given = {key: entry for key, entry in given.items() if key not in ignored}
     if rehearsal := (os.environ if environ is None else environ).get(REHEARSAL_VARIABLE, "").strip():
         given["training.rehearsal"] = GivenValue(rehearsal, REHEARSAL_VARIABLE)
     given |= flags or {}

@@ -1,0 +1,47 @@
+"""The voice that comes with the package."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from myxtts.checkpoints.model_directory import read_model_directory
+from myxtts.checkpoints.store import BASE_FOLDER, find_model_directory
+from myxtts.errors import ModelFileError
+from myxtts.inference.speech import SpeechSettings
+from myxtts.inference.synthesizer import build_parts, load_synthesizer
+from myxtts.models.gpt import GPTBatch
+from myxtts.text.tokenizer import Tokenizer
+
+MOST_BYTES = 48_000_000
+
+
+def test_it_is_found_by_name_and_small(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert find_model_directory(Path("base")) == BASE_FOLDER
+    assert sum(file.stat().st_size for file in BASE_FOLDER.iterdir()) <= MOST_BYTES
+    (tmp_path / "base").mkdir()
+    with pytest.raises(ModelFileError, match="folder of that name here too"):
+        find_model_directory(Path("base"))
+
+
+def test_it_says_what_nobody_trained_on_and_comes_to_an_end():
+    synthesizer = load_synthesizer("base")
+    speech = synthesizer.speak("You were just in time.", synthesizer.find_voice(), "en", SpeechSettings(seed=1))
+    assert all(piece.stopped for piece in speech.pieces)
+    assert 0.8 < len(speech.samples) / synthesizer.rate_hz < 2.6
+    assert np.sqrt(np.mean(speech.samples**2)) > 0.01
+
+
+def test_its_logits_are_those_of_the_tree_that_trained_it():
+    """The weights were trained with an older tree, which computed these logits of a fixed sequence."""
+    directory = read_model_directory(BASE_FOLDER)
+    gpt = build_parts(directory, Tokenizer(BASE_FOLDER / "vocab.json")).gpt
+    text = tf.constant([[83, 38, 27, 33, 2, 35, 17, 30, 17]], tf.int64)
+    codes = tf.constant(np.arange(40, dtype=np.int64)[None] * 97 % 4096)
+    framed = gpt.frame(GPTBatch(tf.zeros([1, 172, 80]), text, tf.constant([9]), codes, tf.constant([40])))
+    _, logits_BMV = gpt.compute_logits(gpt.make_prompt(tf.zeros([1, 172, 80])), *framed, None)
+    known = json.loads((BASE_FOLDER / "config.json").read_text())["logits"]
+    np.testing.assert_allclose(logits_BMV.numpy()[0, 5, :8], known, atol=2e-3)
