@@ -148,9 +148,10 @@ def attend(
         y_BHSD = _scale(_join(y), scale)
 
         def differentiate(dy_BHSD: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            # What the softmax's gradient subtracts, without touching the scores.
-            mean_BHS1 = tf.reduce_sum(tf.cast(dy_BHSD, tf.float32) * tf.cast(y_BHSD, tf.float32), -1, keepdims=True)
             dz_BHSD = _scale(dy_BHSD, scale)
+            # What the softmax's gradient subtracts. A processor finds it without touching the scores again; a compiler for GPUs makes
+            # one kernel of all that is done to them.
+            mean_BHS1 = _sum_products(tf.cast(dy_BHSD, tf.float32), tf.cast(y_BHSD, tf.float32)) if scores else None
             dq: list[tf.Tensor] = []
             dk: list[tf.Tensor] = []
             dv: list[tf.Tensor] = []
@@ -159,8 +160,9 @@ def attend(
                     weights_BHST = weigh(rows, q_BHSD, k_BHTD) if scores else weights[index]
                     dv.append(tf.matmul(drop(weights_BHST, rows), take(dz_BHSD, rows), transpose_a=True))
                     dw_BHST = tf.cast(tf.matmul(take(dz_BHSD, rows), take(v_BHTD, rows), transpose_b=True), tf.float32)
-                    ds_BHST = (drop(dw_BHST, rows) - take(mean_BHS1, rows)) * tf.cast(weights_BHST, tf.float32)
-                    ds_BHST = tf.cast(ds_BHST, q_BHSD.dtype)
+                    dw_BHST, wide_BHST = drop(dw_BHST, rows), tf.cast(weights_BHST, tf.float32)
+                    mean = _sum_products(dw_BHST, wide_BHST) if mean_BHS1 is None else take(mean_BHS1, rows)
+                    ds_BHST = tf.cast((dw_BHST - mean) * wide_BHST, q_BHSD.dtype)
                     dq.append(tf.matmul(ds_BHST, take(k_BHTD, rows)))
                     dk.append(tf.matmul(ds_BHST, take(q_BHSD, rows), transpose_a=True))
             return _join(dq), _join(dk), _join(dv)
@@ -181,6 +183,10 @@ def _cut_rows(batch: Any, row_scores: Any, scores: int) -> list[slice]:
 
 def _join(pieces: list[tf.Tensor]) -> tf.Tensor:
     return pieces[0] if len(pieces) == 1 else tf.concat(pieces, 0)
+
+
+def _sum_products(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(x * y, -1, keepdims=True)
 
 
 def _scale(x: tf.Tensor, factor: float) -> tf.Tensor:

@@ -20,10 +20,10 @@ class EncoderBlock(Part):
     The residual is the *normalised* input, as the checkpoints were trained.
     """
 
-    def __init__(self, width: int, heads: int, *, scores: int = 0, dtype: Any = "float32"):
+    def __init__(self, width: int, heads: int, *, scores: int = 0, fused_norms: bool = False, dtype: Any = "float32"):
         super().__init__(dtype=dtype)
         self.heads, self.scores = heads, scores
-        self.norm = GroupNorm(width, dtype=dtype)
+        self.norm = GroupNorm(width, fused=fused_norms, dtype=dtype)
         self.qkv = Dense(width, 3 * width, dtype=dtype)
         self.project = Dense(width, width, dtype=dtype)
 
@@ -36,12 +36,12 @@ class EncoderBlock(Part):
 class ConditioningEncoder(Part):
     """A reference mel (B, T, M) as one vector per frame, (B, T, C). It shares the GPT's width and heads."""
 
-    def __init__(self, size: GPTSize, *, checkpointing: bool = False, scores: int = 0, dtype: Any = "float32"):
+    def __init__(self, size: GPTSize, *, checkpointing: bool = False, dtype: Any = "float32", **options: Any):
         super().__init__(dtype=dtype)
         self.checkpointing = checkpointing
         self.project = Dense(MEL_CHANNELS, size.width, dtype=dtype)
-        options = {"scores": scores, "dtype": dtype}
-        self.blocks = [EncoderBlock(size.width, size.heads, **options) for _ in range(size.encoder_blocks)]
+        blocks = range(size.encoder_blocks)
+        self.blocks = [EncoderBlock(size.width, size.heads, dtype=dtype, **options) for _ in blocks]
 
     def call(self, mel_BTM: tf.Tensor) -> tf.Tensor:
         x_BTC = self.project(tf.cast(mel_BTM, self.compute_dtype))

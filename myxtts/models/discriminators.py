@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from myxtts.audio.filterbanks import MelSpec, make_filterbank
 from myxtts.audio.on_device import multiply_in_tiles
-from myxtts.models.layers import Part, read
+from myxtts.models.layers import Part, read, scale_directions
 from myxtts.models.sizes import SAMPLES_PER_FRAME, SPEECH_RATE_HZ, DecoderSize
 from myxtts.models.weights import FreshWeight, Weight
 
@@ -99,9 +99,8 @@ class WeightNormConv2D(Part):
         self.bias = self.add_variable("bias", (layer.outputs,))
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        directions = self.directions.value
-        unit = directions * tf.math.rsqrt(tf.reduce_sum(tf.square(directions), [0, 1, 2]))
-        kernel = tf.cast(unit * self.lengths.value, x.dtype)
+        kernel = scale_directions(tf.convert_to_tensor(self.directions.value), tf.convert_to_tensor(self.lengths.value))
+        kernel = tf.cast(kernel, x.dtype)
         return tf.nn.bias_add(tf.nn.conv2d(x, kernel, self.strides, "SAME"), read(self.bias, x.dtype))
 
 

@@ -142,13 +142,21 @@ class GPTBlock(Part):
         dropout: share dropped of the attention probabilities and of what each half adds.
     """
 
-    def __init__(self, size: GPTSize, *, dropout: float = 0.0, scores: int = 0, dtype: Any = "float32"):
+    def __init__(
+        self,
+        size: GPTSize,
+        *,
+        dropout: float = 0.0,
+        scores: int = 0,
+        fused_norms: bool = False,
+        dtype: Any = "float32",
+    ):
         super().__init__(dtype=dtype)
         self.heads, self.dropout, self.scores = size.heads, dropout, scores
-        self.attention_norm = LayerNorm(size.width, dtype=dtype)
+        self.attention_norm = LayerNorm(size.width, fused=fused_norms, dtype=dtype)
         self.qkv = Dense(size.width, 3 * size.width, dtype=dtype)
         self.project = Dense(size.width, size.width, dtype=dtype)
-        self.forward_norm = LayerNorm(size.width, dtype=dtype)
+        self.forward_norm = LayerNorm(size.width, fused=fused_norms, dtype=dtype)
         self.expand = Dense(size.width, 4 * size.width, dtype=dtype)
         self.contract = Dense(4 * size.width, size.width, dtype=dtype)
 
@@ -181,6 +189,7 @@ class GPT(Part):
         dropout: share of activations dropped when a dropout key is given.
         checkpointing: compute activations again in the backward pass: less memory, more time, the same gradients.
         scores: how many scores of an attention to compute at a time, see `attend`: 0 for all.
+        fused_norms: how norms are computed, see `LayerNorm`.
         dtype: dtype or policy to compute in; softmax, norms and losses are float32 in any case. A plain `float16`
             also stores the weights so: half the memory, where it is not trained. No faster on a CPU without 16-bit arithmetic.
 
@@ -198,20 +207,21 @@ class GPT(Part):
         dropout: float = 0.0,
         checkpointing: bool = False,
         scores: int = 0,
+        fused_norms: bool = False,
         dtype: Any = "float32",
     ):
         super().__init__(dtype=dtype)
         self.size, self.dropout, self.checkpointing, self.scores = size, dropout, checkpointing, scores
-        options = {"scores": scores, "dtype": dtype}
+        options = {"scores": scores, "fused_norms": fused_norms, "dtype": dtype}
         self.conditioning_encoder = ConditioningEncoder(size, checkpointing=checkpointing, **options)
-        self.perceiver = PerceiverResampler(size, **options)
+        self.perceiver = PerceiverResampler(size, scores=scores, dtype=dtype)
         self.text_embedding = self.add_variable("text_embedding", (size.text_tokens, size.width))
         self.audio_embedding = self.add_variable("audio_embedding", (size.audio_tokens, size.width))
         self.text_positions = self.add_variable("text_positions", (size.text_positions, size.width))
         self.audio_positions = self.add_variable("audio_positions", (size.audio_positions, size.width))
         self.blocks = [GPTBlock(size, dropout=dropout, **options) for _ in range(size.layers)]
-        self.last_norm = LayerNorm(size.width, dtype=dtype)
-        self.final_norm = LayerNorm(size.width, dtype=dtype)
+        self.last_norm = LayerNorm(size.width, fused=fused_norms, dtype=dtype)
+        self.final_norm = LayerNorm(size.width, fused=fused_norms, dtype=dtype)
         self.text_head = Dense(size.width, size.text_tokens, dtype=dtype)
         self.audio_head = Dense(size.width, size.audio_tokens, dtype=dtype)
 
@@ -325,27 +335,36 @@ class GPT(Part):
         bias = make_causal_bias(visible_BS)
         draws: list[Callable[[], BlockMasks]] | list[None] = [None] * len(self.blocks)
         if dropout_key is not None and self.dropout:
-            x_BSC *= draw_factors([*x_BSC.shape], x_BSC.dtype, self.dropout, dropout_key, stream=0)[0]
-            draws = self._plan_masks(x_BSC, dropout_key)
+            factors_BSC, draws = self._plan_masks(x_BSC, dropout_key)
+            x_BSC *= factors_BSC
         for block, draw in zip(self.blocks, draws, strict=True):
             run: Callable[[tf.Tensor], tf.Tensor] = partial(block.__call__, bias=bias, draw=draw)
             x_BSC = recompute(run, x_BSC) if self.checkpointing else run(x_BSC)
         return x_BSC
 
-    def _plan_masks(self, x_BSC: tf.Tensor, key: tf.Tensor) -> list[Callable[[], BlockMasks]]:
-        """What gives each block its masks: drawn for all at once where memory allows, by few operations, or as they are needed."""
-        batch, length, width = x_BSC.shape
+    def _plan_masks(self, x_BSC: tf.Tensor, key: tf.Tensor) -> tuple[tf.Tensor, list[Callable[[], BlockMasks]]]:
+        """What `x` is multiplied by, and what gives each block its masks: drawn for all at once where memory allows, by few operations,
+        or as they are needed."""
+        batch, length, _ = x_BSC.shape
 
-        def draw(first: int, count: int) -> list[BlockMasks]:
-            options = {"first": first, "count": count}
-            kept = draw_kept([batch, self.size.heads, length, length], self.dropout, key, stream=1, **options)
-            factors = draw_factors([2, batch, length, width], x_BSC.dtype, self.dropout, key, stream=2, **options)
-            factors = tf.unstack(tf.reshape(factors, [2 * count, batch, length, width]))
-            return [BlockMasks(*masks) for masks in zip(tf.unstack(kept), factors[::2], factors[1::2], strict=True)]
+        def draw_scores(first: int, count: int) -> list[tf.Tensor]:
+            shape = [batch, self.size.heads, length, length]
+            return list(tf.unstack(draw_kept(shape, self.dropout, key, stream=1, first=first, count=count)))
 
+        def draw_sums(first: int, count: int) -> list[tf.Tensor]:
+            shape = [*x_BSC.shape]
+            factors = draw_factors(shape, x_BSC.dtype, self.dropout, key, stream=2, first=first, count=count)
+            return list(tf.unstack(factors))
+
+        def draw_block(layer: int) -> BlockMasks:
+            return BlockMasks(*draw_scores(layer, 1), *draw_sums(1 + 2 * layer, 2))
+
+        layers = len(self.blocks)
         if self.scores or self.checkpointing:
-            return [partial(lambda layer: draw(layer, 1)[0], layer) for layer in range(len(self.blocks))]
-        return [partial(BlockMasks, *masks) for masks in draw(0, len(self.blocks))]
+            return draw_sums(0, 1)[0], [partial(draw_block, layer) for layer in range(layers)]
+        factors_BSC, *others = draw_sums(0, 1 + 2 * layers)
+        masks = zip(draw_scores(0, layers), others[::2], others[1::2], strict=True)
+        return factors_BSC, [partial(BlockMasks, *each) for each in masks]
 
     def finish(self, hidden: tf.Tensor) -> tf.Tensor:
         """The state after both closing norms: what the heads and the waveform decoder read."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from myxtts.models.layers import Conv1D, Dense, Part, measure, read
+from myxtts.models.layers import Conv1D, Dense, Part, measure, read, scale_directions
 from myxtts.models.sizes import FRAMES_PER_LATENT, RATE_CHANGE, DecoderSize
 from myxtts.models.weights import Weight, list_decoder_weights
 
@@ -97,8 +97,7 @@ class WeightNormConv1D(Part):
 
     def fuse(self) -> tf.Tensor:
         """The plain kernel. Cheap beside the convolution, which reuses each of its weights in every frame."""
-        unit = self.directions.value * tf.math.rsqrt(tf.reduce_sum(tf.square(self.directions.value), [0, 1]))
-        return unit * self.lengths.value
+        return scale_directions(tf.convert_to_tensor(self.directions.value), tf.convert_to_tensor(self.lengths.value))
 
     def call(self, x_BTI: tf.Tensor) -> tf.Tensor:
         kernel = tf.cast(self.fuse(), x_BTI.dtype)

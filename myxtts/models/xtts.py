@@ -103,6 +103,7 @@ def build_gpt(
     seed: int | None,
     dtype: Any = "float32",
     scores: int = 0,
+    fused_norms: bool = False,
     start_text_token: int = 261,
     stop_text_token: int = 0,
 ) -> GPT:
@@ -112,11 +113,13 @@ def build_gpt(
         seed: of its fresh weights; None leaves them zero, for a checkpoint to fill.
         dtype: dtype or policy to compute in, such as `mixed_float16`.
         scores: of an attention, to compute at a time: `CACHED_SCORES` for a CPU.
+        fused_norms: for a GPU that is trained on, see `LayerNorm`.
         start_text_token, stop_text_token: ids of `[START]` and `[STOP]` in the vocabulary.
     """
     sizes = read_sizes(config, start_text_token=start_text_token, stop_text_token=stop_text_token)
     checkpointing = config.enable_gradient_checkpointing
-    gpt = GPT(sizes.gpt, dropout=config.dropout, checkpointing=checkpointing, scores=scores, dtype=dtype)
+    options = {"checkpointing": checkpointing, "scores": scores, "fused_norms": fused_norms, "dtype": dtype}
+    gpt = GPT(sizes.gpt, dropout=config.dropout, **options)
     return _initialise(gpt, seed)
 
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 from myxtts.models.attention import make_dropout_key
 from myxtts.models.gpt import GPT
 from myxtts.models.losses import GPTLosses, TokenLoss
+from myxtts.tuning.launches import count_launches
 from tests.models.small import SIZE, build_small_gpt, differentiate, make_batch
 
 
@@ -48,24 +49,33 @@ def test_checkpointing_really_computes_again():
     assert counts[1] == counts[0] + 4
 
 
-FREE = {
-    "Placeholder", "Const", "NoOp", "Identity", "IdentityN", "Reshape", "ExpandDims", "Squeeze", "Shape", "Rank", "Bitcast",
-    "BroadcastGradientArgs", "ReadVariableOp", "ConcatOffset", "InvertPermutation", "Range", "StopGradient", "PreventGradient",
-    "Maximum", "Minimum", "FloorDiv", "Prod", "Slice",
-}  # fmt: skip
-"""Names, shapes and constants, and what TensorFlow computes once of shapes: nothing that a GPU would be asked for."""
+@pytest.fixture(scope="module")
+def launched():
+    """Kernels of a step by how many layers it has, for a GPU."""
+
+    def count(layers):
+        gpt = GPT(replace(SIZE, layers=layers), dropout=0.1, fused_norms=True)
+        step = tf.function(lambda batch, key: differentiate(gpt, batch, dropout_key=key), autograph=False)
+        return count_launches(step.get_concrete_function(make_batch(), make_dropout_key(1, 5))).total()
+
+    return {layers: count(layers) for layers in (1, 2)}
 
 
-def count_launches(layers):
-    gpt = GPT(replace(SIZE, layers=layers), dropout=0.1)
-    step = tf.function(lambda batch, key: differentiate(gpt, batch, dropout_key=key), autograph=False)
-    graph = step.get_concrete_function(make_batch(), make_dropout_key(1, 5)).graph
-    return sum(node.op not in FREE for node in graph.as_graph_def().node)
-
-
-def test_a_layer_asks_a_gpu_for_few_kernels():
+def test_a_layer_asks_a_gpu_for_few_kernels(launched):
     # Coqui's asks for 79. Each takes 4 to 10 us however small it is: a step of thousands cannot keep a card busy.
-    assert count_launches(2) - count_launches(1) <= 125
+    assert launched[2] - launched[1] <= 86
+    assert launched[1] <= 425
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_norms_by_one_kernel_are_the_same_norms(dtype):
+    plain, fused = (
+        differentiate(build_small_gpt(dtype=dtype, fused_norms=each), make_batch()) for each in (False, True)
+    )
+    tolerance = 1e-5 if dtype == "float32" else 0.02
+    np.testing.assert_allclose(fused[0], plain[0], rtol=tolerance)
+    for ours, expected in zip(fused[1], plain[1], strict=True):
+        np.testing.assert_allclose(ours, expected, atol=tolerance * max(1, np.abs(expected).max()))
 
 
 def test_attention_is_cut_only_for_a_model_that_is_built_so():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from myxtts.models.layers import scale_directions
 from myxtts.models.sizes import count_frames
 from myxtts.models.waveform import WaveformDecoder, change_speed, stretch_latents
 from myxtts.models.weights import load_checkpoint_arrays
@@ -55,3 +56,19 @@ def test_a_decoder_without_speakers_sounds_alike_for_all(decoder, arrays):
     assert not deaf.hears_speakers
     latents, speaker = tf.constant(arrays["in/latents"][:, :4]), tf.constant(arrays["in/g"][..., 0])
     np.testing.assert_array_equal(deaf(latents, speaker), decoder(latents, tf.zeros_like(speaker)))
+
+
+def test_directions_get_their_lengths_and_the_gradient_is_the_one_that_tensorflow_derives():
+    draw = np.random.default_rng(2)
+    shapes = (3, 4, 5), (5,), (3, 4, 5)
+    directions, lengths, upstream = (tf.constant(draw.normal(size=shape), tf.float32) for shape in shapes)
+
+    def derive(scale):
+        with tf.GradientTape() as tape:
+            tape.watch([directions, lengths])
+            kernel = scale(directions, lengths)
+        return kernel, *tape.gradient(kernel, [directions, lengths], output_gradients=upstream)
+
+    plain = derive(lambda v, g: v / tf.norm(v, axis=[0, 1]) * g)
+    for ours, expected in zip(derive(scale_directions), plain, strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
