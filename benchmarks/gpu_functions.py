@@ -17,6 +17,7 @@ from myxtts.models.sizes import MEL_CHANNELS, PROMPT_LATENTS, SEGMENT_SAMPLES, S
 from myxtts.models.xtts import build_decoder, build_dvae, build_gpt, build_rivals
 from myxtts.training.model import build_adapters, build_step
 from myxtts.training.objectives import DECODER_BETAS, QUANTISED, CodecObjective, DecoderObjective, GPTObjective
+from myxtts.training.optimizer import PACKED_ELEMENTS
 from myxtts.training.step import Gradients, TrainStep
 from myxtts.units import FRAMES_PER_CODE, HOP_SAMPLES, SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 
@@ -64,12 +65,16 @@ class HotFunction(NamedTuple):
     work: Callable[..., Any]
     arguments: tuple[Any, ...]
     """Specs of its tensors, as it takes them."""
+    compiled: Callable[..., Any] | None = None
+    """What of it XLA compiles, where that is not all."""
 
     def compile(self, **options: Any) -> tuple[Any, list[tf.TensorSpec]]:
         """The same as a `tf.function` of many tensors, and their specs."""
 
+        chosen = self.work if self.compiled is None or "jit_compile" not in options else self.compiled
+
         def work(*tensors: tf.Tensor) -> Any:
-            return self.work(*tf.nest.pack_sequence_as(self.arguments, tensors))
+            return chosen(*tf.nest.pack_sequence_as(self.arguments, tensors))
 
         return tf.function(work, autograph=False, **options), tf.nest.flatten(self.arguments)
 
@@ -89,17 +94,18 @@ def _build_step(part: str, config: XTTSConfig) -> TrainStep:
     options: dict[str, Any] = {"seed": None, "dtype": config.data.mixed_precision}
     if part == "codec":
         objective: Any = CodecObjective(build_dvae(config.model, **options), seed=1, free_steps=0, total_steps=100)
-        return build_step(objective, config, dropout=0.0)
+        return build_step(objective, config, dropout=0.0, packed_elements=PACKED_ELEMENTS)
     if config.training.lora_rank:
         options["dtype"] = options["dtype"].removeprefix("mixed_")
-    gpt = build_gpt(config.model, **options)
+    gpt = build_gpt(config.model, **options, fused_norms=True)
     if part in ("gpt", "lora"):
         adapters = build_adapters(gpt, config.training) if config.training.lora_rank else None
-        return build_step(GPTObjective(gpt, adapters=adapters), config, dropout=config.model.dropout)
+        objective = GPTObjective(gpt, adapters=adapters)
+        return build_step(objective, config, dropout=config.model.dropout, packed_elements=PACKED_ELEMENTS)
     decoder = build_decoder(config.model, **options)
     decoder.forget_speakers()
     objective = DecoderObjective(decoder, build_rivals(config.model, **options), gpt)
-    return build_step(objective, config, dropout=0.0, betas=DECODER_BETAS)
+    return build_step(objective, config, dropout=0.0, betas=DECODER_BETAS, packed_elements=PACKED_ELEMENTS)
 
 
 def _specify_batch(part: str, case: Case) -> dict[str, tf.TensorSpec]:
@@ -119,15 +125,29 @@ def _specify_batch(part: str, case: Case) -> dict[str, tf.TensorSpec]:
 
 def _take_gradients(step: TrainStep, batch: dict[str, tf.TensorSpec], phase: str) -> HotFunction:
     # What `TrainStep.compute` compiles, without a batch to do it with.
-    def work(batch: Any, key: Any, share: Any) -> Gradients:
-        return step._compute_gradients(batch, key, share, phase=phase)
+    def work(batch: Any, key: Any, share: Any, narrowed: Any) -> Gradients:
+        return step._compute_gradients(batch, key, share, narrowed, phase=phase)
 
-    return HotFunction(work, (batch, tf.TensorSpec((1,), tf.uint64), tf.TensorSpec(())))
+    narrowed = () if step._dtype == tf.float32 else _specify(lambda: step._narrow({}))
+    return HotFunction(work, (batch, tf.TensorSpec((1,), tf.uint64), tf.TensorSpec(()), narrowed))
 
 
 def _update(step: TrainStep) -> HotFunction:
     computed = _specify(lambda: step.make_zero_gradients(0))
-    return HotFunction(lambda computed, rate: step._apply_gradients({}, computed, rate), (computed, tf.TensorSpec(())))
+    return HotFunction(
+        lambda computed, rate: step._apply_gradients({}, computed, rate),
+        (computed, tf.TensorSpec((2,))),
+        lambda computed, rate: _update_packs(step, computed, rate),
+    )
+
+
+def _update_packs(step: TrainStep, computed: Any, rate: Any) -> Any:
+    """What `TrainStep.apply` has XLA compile, in one: all but handing out the weights."""
+    numbers, _, rates = step._judge(computed, rate)
+    for optimizer, side, each in zip(step._optimizers, step._split_sides(computed.gradients), rates, strict=True):
+        for number, gradient in enumerate(side):
+            optimizer.update_pack(number, gradient, each)
+    return numbers
 
 
 def _specify(work: Callable[..., Any], *arguments: Any) -> Any:

@@ -125,7 +125,7 @@ def make_training_step(name: str, codes: int) -> Work:
         with tf.GradientTape() as tape:
             loss = gpt.compute_losses(batch, dropout_key=key).weigh()
         gradients = tape.gradient(loss, [variable.value for variable in variables.values()])
-        optimizer.apply(gradients, tf.constant(LEARNING_RATE))
+        optimizer.apply(gradients, LEARNING_RATE)
         return loss
 
     return lambda: float(train(make_dropout_key(1, 1)))

@@ -74,7 +74,7 @@ from myxtts.training.listening import (
 )
 from myxtts.training.memory_estimate import count_adapter_parameters
 from myxtts.training.objectives import DECODER_BETAS, CodecObjective, DecoderObjective, GPTObjective, Objective, Tensors
-from myxtts.training.optimizer import BETAS
+from myxtts.training.optimizer import BETAS, PACKED_ELEMENTS
 from myxtts.training.run_folder import TrainerFolder
 from myxtts.training.starting_point import MEL_STATISTICS, Codec, StartingPoint
 from myxtts.training.step import StepSettings, TrainStep
@@ -237,10 +237,17 @@ def build_codec_step(
 
 
 def build_step(
-    objective: Objective, config: XTTSConfig, *, dropout: float, betas: tuple[float, float] = BETAS
+    objective: Objective,
+    config: XTTSConfig,
+    *,
+    dropout: float,
+    betas: tuple[float, float] = BETAS,
+    packed_elements: int | None = None,
 ) -> TrainStep:
-    """The step that makes updates as a configuration says."""
+    """The step that makes updates as a configuration says, in packs as suit this device."""
     training = config.training
+    if packed_elements is None:
+        packed_elements = 0 if _is_on_cpu() else PACKED_ELEMENTS
     return TrainStep(
         objective,
         StepSettings(
@@ -252,6 +259,7 @@ def build_step(
             uses_dropout=dropout > 0,
             uses_loss_scale=config.data.mixed_precision == "mixed_float16",
             uses_xla=choose_xla(config, active_plan()),
+            packed_elements=packed_elements,
         ),
     )
 
@@ -290,13 +298,19 @@ def _make_frame(
     return {**list_content(start.directory), **own, "model": {**kept, **own["model"]}}
 
 
+def _is_on_cpu() -> bool:
+    """Whether the device of this scope is one."""
+    return ":CPU:" in tf.zeros([]).device
+
+
 def _build_gpt(config: XTTSConfig, data: RunData, *, seed: int | None) -> GPT:
     return build_gpt(
         config.model,
         seed=seed,
         # Where it is not trained, it need not be kept in more than it is computed in.
         dtype=config.data.mixed_precision.removeprefix("mixed_" if config.training.lora_rank else ""),
-        scores=CACHED_SCORES if ":CPU:" in tf.zeros([]).device else 0,
+        scores=CACHED_SCORES if _is_on_cpu() else 0,
+        fused_norms=not _is_on_cpu(),
         start_text_token=data.start_text_token,
         stop_text_token=data.stop_text_token,
     )

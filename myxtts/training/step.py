@@ -19,17 +19,18 @@ import tensorflow as tf
 
 from myxtts.errors import GradientMemoryError, UpdateMemoryError, ValidationMemoryError
 from myxtts.models.attention import make_dropout_key
-from myxtts.models.layers import measure
+from myxtts.models.layers import measure, reading
 from myxtts.pipeline.batch import BatchFacts, TensorSpecs
 from myxtts.training.objectives import Objective, Tensors
 from myxtts.training.optimizer import (
     BETAS,
     AdamW,
     LossScale,
+    Rates,
     WeightAverage,
     list_decayed_paths,
     list_trained_variables,
-    measure_norm,
+    measure_half_square,
 )
 
 _log = logging.getLogger(__name__)
@@ -80,6 +81,8 @@ class StepSettings:
     uses_loss_scale: bool = False
     uses_xla: bool = False
     """As `devices.plan.choose_xla` decides."""
+    packed_elements: int = 0
+    """Of the variables that are updated at a time, see `AdamW`."""
 
 
 class TrainStep:
@@ -99,8 +102,12 @@ class TrainStep:
         """Devices that share every batch, here and on other machines."""
         self.optimizer = _make_optimizer(objective.trained, settings)
         self._rival_optimizer = None if objective.rival is None else _make_optimizer(objective.rival, settings)
-        self.average = WeightAverage(self.optimizer.variables, settings.ema_decay) if settings.ema_decay else None
+        self.average = WeightAverage(self.optimizer.packs, settings.ema_decay) if settings.ema_decay else None
         self.loss_scale = LossScale() if settings.uses_loss_scale else None
+        model = objective.model
+        # What is computed again for the backward pass has gradients of variables only.
+        narrows = settings.packed_elements and not getattr(model, "checkpointing", False)
+        self._dtype = tf.as_dtype(model.compute_dtype) if narrows else tf.float32
         self._functions: dict[tuple[Any, ...], Any] = {}
         """By what they do and the shapes they do it with. One for each, so that a function traced twice is a fault."""
         self.traced: dict[str, Any] = {}
@@ -110,14 +117,17 @@ class TrainStep:
 
     def compute(self, batch: Tensors, place: MicroStep, before: Gradients | None = None, part: int = 0) -> Gradients:
         """Gradients of a batch, added to those `before` it. Changes nothing."""
+        if not self._functions and self._settings.packed_elements:
+            self._call(self._settle, {})
         phase = self.objective.choose_phase(place.step)
         parts_R = part + PARTS_OF_REPLICA * np.arange(self.replicas)
         # Made here: inside the step it would be some launches for a number of 64 bits.
         keys_R = make_dropout_key(self._settings.seed, place.step, place.micro_batch + PART_STRIDE * parts_R)
         share = tf.constant(1.0 / place.micro_batches)
+        narrowed = () if self._dtype == tf.float32 else self._call(self._narrow, {})
         if before is None:
-            return Gradients(*self._call(self._compute_gradients, batch, keys_R, share, phase=phase))
-        return Gradients(*self._call(self._add_gradients, batch, keys_R, share, before, phase=phase))
+            return Gradients(*self._call(self._compute_gradients, batch, keys_R, share, narrowed, phase=phase))
+        return Gradients(*self._call(self._add_gradients, batch, keys_R, share, narrowed, before, phase=phase))
 
     def apply(
         self, gradients: Gradients, learning_rate: float, sum_workers: Callable[[Gradients], Gradients] | None = None
@@ -129,7 +139,8 @@ class TrainStep:
         summed = Gradients(*self._sum_replicas(gradients))
         if sum_workers is not None:
             summed = sum_workers(Gradients(*tf.nest.map_structure(self._read_first, summed)))
-        return self._read_first(self._call(self._apply_gradients, {}, summed, tf.constant(learning_rate)))
+        rates_2 = tf.constant(self.optimizer.list_rates(learning_rate))
+        return self._read_first(self._call(self._apply_gradients, {}, summed, rates_2))
 
     def evaluate(self, batch: Tensors, phase: str) -> tf.Tensor:
         """The objective's sums of a batch, without dropout, still on the device."""
@@ -181,13 +192,15 @@ class TrainStep:
         key = (work.__name__, *static.values(), *extras, *(tuple(tensor.shape) for tensor in batch.values()))
         function = self._functions.get(key)
         if function is None:
-            uses_xla = self._settings.uses_xla and work not in (self._add_up, self._make_zeros)
+            # XLA would copy what is cut out of packs: of an update only the arithmetic is compiled.
+            plain = (self._add_up, self._make_zeros, self._narrow, self._settle, self._apply_gradients)
+            uses_xla = self.uses_xla and work not in plain
             one = partial(self._run_replicas, work, uses_xla) if self.replicas > 1 else work
             # Without AutoGraph: nothing here needs it, and it would take most of the time of tracing.
             function = tf.function(one, jit_compile=(uses_xla and self.replicas == 1) or None, autograph=False)
             # Traced here and not by its first call: TensorFlow takes a call that traces for a mistake, and warns.
             traced = self.traced[work.__name__] = function.get_concrete_function(batch, *others, **static)
-            self.xla_functions += uses_xla and _has_xla(traced)
+            self.xla_functions += self.uses_xla and _has_xla(traced)
             self._functions[key] = function
         return function(batch, *others, **static)
 
@@ -216,7 +229,7 @@ class TrainStep:
         return values if self.replicas == 1 else self._call(self._add_up, {}, values)
 
     def _make_zeros(self, _: Tensors, *, phase: str) -> Gradients:
-        zeros = (tf.zeros(each.shape) for optimizer in self._optimizers for each in optimizer.variables.values())
+        zeros = (tf.zeros(pack.shape) for optimizer in self._optimizers for pack in optimizer.packs)
         extras = tuple(tf.zeros(shape) for shape in self.objective.list_extra_shapes(phase))
         return Gradients(tuple(zeros), extras, tf.zeros([]), tf.zeros([len(self.objective.sum_names)]))
 
@@ -230,69 +243,106 @@ class TrainStep:
         """What all replicas have alike, as the first of this process has it."""
         return self._strategy.experimental_local_results(value)[0]
 
+    def _settle(self, _: Tensors) -> None:
+        """Lets go of what holds weights twice since they were loaded."""
+        for optimizer in self._optimizers:
+            optimizer.settle()
+
+    def _narrow(self, _: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, ...]:
+        """The weights in 16 bits, in the order of the variables: by one kernel for each pack."""
+        narrowed: dict[str, tf.Tensor] = {}
+        for pack in self.optimizer.packs:
+            joined = tf.cast(pack.join([each.value for each in pack.variables.values()]), self._dtype)
+            narrowed |= zip(pack.variables, pack.cut(joined), strict=True)
+        return tuple(narrowed[name] for name in self.optimizer.variables)
+
     def _compute_gradients(
-        self, batch: Mapping[str, tf.Tensor], key: tf.Tensor, share: tf.Tensor, *, phase: str
+        self,
+        batch: Mapping[str, tf.Tensor],
+        key: tf.Tensor,
+        share: tf.Tensor,
+        narrowed: tuple[tf.Tensor, ...] = (),
+        *,
+        phase: str,
     ) -> Gradients:
         targets = [[variable.value for variable in each.variables.values()] for each in self._optimizers]
-        with ExitStack() as recording:
+        given = {id(each): value for each, value in zip(self.optimizer.variables.values(), narrowed, strict=False)}
+        with ExitStack() as recording, reading(given):
             # One for each side: what the one is moved by must not reach the other.
             tapes = [_record(recording, watched) for watched in targets]
+            tapes[0].watch(narrowed)
             losses = self.objective.compute(
                 batch, phase=phase, share=share, key=key if self._settings.uses_dropout else None
             )
             scale = 1.0 if self.loss_scale is None else self.loss_scale.read()
             aims = [aim * scale for aim in losses.aims]
-        gradients = [
-            tf.cast(gradient, tf.float32)
-            for tape, aim, watched in zip(tapes, aims, targets, strict=True)
-            for gradient in tape.gradient(aim, watched, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        ]
+        gradients: list[tf.Tensor] = []
+        for optimizer, tape, aim, watched in zip(self._optimizers, tapes, aims, targets, strict=True):
+            own = tape.gradient(aim, [watched, list(narrowed) if tape is tapes[0] else []])
+            sums = map(_sum_dtypes, watched, *(each for each in own if each))
+            gradients += optimizer.join(list(sums))
         return Gradients(tuple(gradients), losses.extras, losses.loss, losses.sums)
 
     def _add_gradients(
-        self, batch: Mapping[str, tf.Tensor], key: tf.Tensor, share: tf.Tensor, before: Gradients, *, phase: str
+        self,
+        batch: Mapping[str, tf.Tensor],
+        key: tf.Tensor,
+        share: tf.Tensor,
+        narrowed: tuple[tf.Tensor, ...],
+        before: Gradients,
+        *,
+        phase: str,
     ) -> Gradients:
         # In one function with the backward pass, so that each gradient is added as soon as it is there.
-        now = self._compute_gradients(batch, key, share, phase=phase)
+        now = self._compute_gradients(batch, key, share, narrowed, phase=phase)
         return Gradients(*tf.nest.map_structure(tf.add, before, now))
 
-    def _apply_gradients(self, _: Mapping[str, tf.Tensor], computed: Gradients, learning_rate: tf.Tensor) -> tf.Tensor:
-        gradients = computed.gradients
+    def _apply_gradients(self, _: Mapping[str, tf.Tensor], computed: Gradients, rates_2: tf.Tensor) -> tf.Tensor:
+        numbers, is_finite, rates = self._wrap(self._judge)(computed, rates_2)
+        for optimizer, side, rate in zip(self._optimizers, self._split_sides(computed.gradients), rates, strict=True):
+            optimizer.update(side, rate, self._wrap)
+        if computed.extras:
+            self._wrap(self._finish)(is_finite, computed.extras)
+        if self.average is not None:
+            self._wrap(self.average.update)(rates[0].is_applied)
+        return numbers
+
+    def _wrap(self, work: Callable[..., Any]) -> Any:
+        """The same, compiled by XLA where that is used."""
+        return tf.function(work, jit_compile=True, autograph=False) if self.uses_xla else work
+
+    def _judge(self, computed: Gradients, rates_2: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, list[Rates]]:
+        """What an update returns, whether it is applied, and its numbers for the model and its rival.
+
+        One that is not applied runs like any other and changes nothing: the device need not wait for the host to choose.
+        """
+        unscaled = 1.0 if self.loss_scale is None else 1.0 / self.loss_scale.read()
+        halves = [measure_half_square(side) for side in self._split_sides(computed.gradients)]
+        is_finite = tf.math.is_finite(tf.add_n([*halves, computed.loss]))
+        norms = [tf.sqrt(2 * half) * unscaled for half in halves]
+        longest = self._settings.clip_norm
+        factors = [(longest / tf.maximum(norm, longest) if longest else tf.constant(1.0)) * unscaled for norm in norms]
+        rates = [each.begin(rates_2, factor, is_finite) for each, factor in zip(self._optimizers, factors, strict=True)]
+        is_overflow = tf.constant(0.0)
         if self.loss_scale is not None:
-            unscaled = 1.0 / self.loss_scale.read()
-            gradients = tuple(gradient * unscaled for gradient in gradients)
-        sides = self._split_sides(gradients)
-        norms = [measure_norm(side) for side in sides]
-        is_finite = tf.reduce_all(tf.math.is_finite([*norms, computed.loss]))
-        is_overflow = tf.constant(False) if self.loss_scale is None else ~is_finite & self.loss_scale.can_shrink()
-        if self._settings.clip_norm:
-            sides = [_clip(side, norm, self._settings.clip_norm) for side, norm in zip(sides, norms, strict=True)]
+            is_overflow = tf.cast(~is_finite & self.loss_scale.can_shrink(), tf.float32)
+            self.loss_scale.note(is_finite)
+        told = [computed.loss, computed.sums, norms[0], rates[0].is_applied, is_overflow]
+        return tf.concat([tf.reshape(each, [-1]) for each in told], 0), is_finite, rates
 
-        def update() -> tf.Tensor:
-            for optimizer, side in zip(self._optimizers, sides, strict=True):
-                optimizer.apply(side, learning_rate)
-            self.objective.finish_update(computed.extras)
-            if self.average is not None:
-                self.average.update()
-            if self.loss_scale is not None:
-                self.loss_scale.note_success()
-            return tf.constant(1.0)
+    def _finish(self, is_finite: tf.Tensor, extras: tuple[tf.Tensor, ...]) -> None:
+        def finish() -> tf.Tensor:
+            self.objective.finish_update(extras)
+            return tf.constant(1)
 
-        def skip() -> tf.Tensor:
-            if self.loss_scale is not None:
-                self.loss_scale.note_overflow()
-            return tf.constant(0.0)
-
-        is_applied = tf.cond(is_finite, update, skip)
-        numbers = [computed.loss, *tf.unstack(computed.sums), norms[0], is_applied, tf.cast(is_overflow, tf.float32)]
-        return tf.stack(numbers)
+        tf.cond(is_finite, finish, lambda: tf.constant(0))
 
     def _measure(self, batch: Mapping[str, tf.Tensor], *, phase: str) -> tf.Tensor:
         return self.objective.compute(batch, phase=phase, share=tf.constant(1.0), key=None).sums
 
     def _split_sides(self, gradients: tuple[tf.Tensor, ...]) -> list[tuple[tf.Tensor, ...]]:
         """The model's gradients and its rival's."""
-        own = len(self.optimizer.variables)
+        own = len(self.optimizer.packs)
         return [gradients] if self._rival_optimizer is None else [gradients[:own], gradients[own:]]
 
 
@@ -303,18 +353,25 @@ def _has_xla(traced: Any) -> bool:
 
 
 def _make_optimizer(model: Any, settings: StepSettings) -> AdamW:
-    return AdamW(list_trained_variables(model), list_decayed_paths(model), settings.weight_decay, settings.betas)
+    return AdamW(
+        list_trained_variables(model),
+        list_decayed_paths(model),
+        settings.weight_decay,
+        settings.betas,
+        settings.packed_elements,
+    )
+
+
+def _sum_dtypes(variable: Any, *gradients: tf.Tensor | None) -> tf.Tensor:
+    """The gradient of a variable that is read in several dtypes, or not at all."""
+    found = [tf.cast(gradient, tf.float32) for gradient in gradients if gradient is not None]
+    return tf.add_n(found) if found else tf.zeros(variable.shape)
 
 
 def _record(recording: ExitStack, targets: list[Any]) -> tf.GradientTape:
     tape = recording.enter_context(tf.GradientTape(watch_accessed_variables=False))
     tape.watch(targets)
     return tape
-
-
-def _clip(gradients: tuple[tf.Tensor, ...], norm: tf.Tensor, longest: float) -> tuple[tf.Tensor, ...]:
-    factor = longest / tf.maximum(norm, longest)
-    return tuple(gradient * factor for gradient in gradients)
 
 
 class UpdateMaker:
