@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import time
@@ -88,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     text = _read_text(arguments)
     check_text(text, arguments.language)
     recordings = read_references(arguments.reference) if arguments.reference else None
-    kept = load_voice(arguments.voice) if arguments.voice and Path(arguments.voice).is_file() else None
+    kept = load_voice(arguments.voice) if arguments.voice and _is_file(arguments.voice) else None
     model = find_speaking_model(arguments.checkpoint)
     with open_speaking_device(rehearsal=arguments.rehearsal):
         from myxtts.inference.synthesizer import load_synthesizer
@@ -114,6 +115,11 @@ def run(arguments: argparse.Namespace) -> int:
             written = write_file(chunks, arguments.out, synthesizer.rate_hz)
     _report(written, synthesizer.rate_hz, time.perf_counter() - started, arguments)
     return 0
+
+
+def _is_file(voice: str) -> bool:
+    """Whether --voice means a file rather than a name: by what is there, or by how it is spelt."""
+    return os.path.lexists(voice) or os.sep in voice or voice.endswith(".safetensors")
 
 
 class Written(NamedTuple):

@@ -163,7 +163,7 @@ def test_sigterm_leaves_no_half_of_a_file(tmp_path):
 
     def say():
         yield SpeechChunk(np.zeros(100, np.float32), None)
-        assert [path.name for path in tmp_path.glob("*/*")] == ["o.wav"]
+        assert "o.wav" in [path.name for path in tmp_path.glob("*/*")]
         signal.raise_signal(signal.SIGTERM)
         yield SpeechChunk(np.zeros(100, np.float32), None)
 
