@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 STANDARD_INPUT = "-"
 OUT_SUFFIXES = (".wav", ".flac")
+LONGEST_NAME = 255
+"""Of a voice."""
 
 
 def add_flags(parser: Parser) -> None:
@@ -119,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _is_file(voice: str) -> bool:
     """Whether --voice means a file rather than a name: by what is there, or by how it is spelt."""
-    return os.path.lexists(voice) or os.sep in voice or voice.endswith(".safetensors")
+    return os.path.lexists(voice) or os.sep in voice or voice.endswith(".safetensors") or len(voice) > LONGEST_NAME
 
 
 class Written(NamedTuple):

@@ -99,8 +99,9 @@ def find_voice(speakers: Mapping[str, Mapping[str, Tensor]], name: str | None = 
     """A named voice of a model, its first unless one is named."""
     if not speakers:
         raise VoiceError(
-            f"There is no voice{f' {name!r}, neither as a file nor' if name else ''} in the model: one trained here has none. Give a "
-            "recording (--reference), and keep its voice for the next time (--save-voice, then --voice)."
+            f"There is no voice{f' {name!r}, neither as a file nor' if name else ''} in the model: only imported models "
+            "and the one that comes with MyXTTS have named voices. Give a recording (--reference), and keep its voice for the next time "
+            "(--save-voice, then --voice)."
         )
     name = next(iter(speakers)) if name is None else name
     if name in speakers:

@@ -58,7 +58,7 @@ def test_named_voices_are_found_or_suggested():
     np.testing.assert_array_equal(find_voice(speakers, "Claribel").speaker_G, VOICE.speaker_G)
     with pytest.raises(VoiceError, match="Did you mean 'Claribel'"):
         find_voice(speakers, "Claribell")
-    with pytest.raises(VoiceError, match=r"only imported models come with named voices.*--save-voice, then --voice"):
+    with pytest.raises(VoiceError, match=r"'Claribel', neither as a file nor in the model.*--save-voice, then --voice"):
         find_voice({}, "Claribel")
     with pytest.raises(VoiceError, match="lacks speaker_embedding"):
         find_voice({"half": {"gpt_cond_latent": VOICE.prompt_PC}}, "half")

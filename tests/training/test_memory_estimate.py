@@ -203,7 +203,8 @@ COMPILED = [
     ("small", "float32", True, 12, 100, 200, 1465),
     ("base", "float32", False, 4, 100, 200, 4988),
     ("base", "mixed_bfloat16", False, 8, 100, 200, 5976),
-    ("big", "mixed_bfloat16", False, 3, 100, 250, 10042),
+    # As compiled before weights were narrowed once for a step, and the 157 MB temporary and 882 MB arguments that this added.
+    ("big", "mixed_bfloat16", False, 3, 100, 250, 11081),
     ("big", "mixed_bfloat16", True, 3, 100, 250, 7802),
 ]
 
