@@ -289,7 +289,7 @@ class TrainingLoop:
         self._metrics["train_loss"] = scalars.pop("loss")
         scalars["gradient_norm"] = named[-1]["gradient_norm"]
         if step.loss_scale is not None:
-            scalars["loss_scale"] = float(step.loss_scale.scale)
+            scalars["loss_scale"] = float(step.loss_scale.scale.numpy())
             scalars["skipped_updates"] = float(self._progress.skipped)
         self._log.log_steps(
             step=self._progress.step,
