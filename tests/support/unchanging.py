@@ -14,9 +14,9 @@ UNCHANGING: dict[str, dict[str, tuple[str, ...]]] = {
         "tests/training/test_run_asynchronously.py": ("test_a_run_that_does_not_wait_gives_the_same_losses",),
         "tests/training/test_run_auto.py": ("test_measuring_changes_nothing_and_is_done_once",),
         "tests/training/test_run_decoder.py": ("test_every_mode_trains_the_same_decoder",),
-        "tests/training/test_run_cluster.py": (
-            "test_the_losses_and_weights_are_those_of_one_process",
-            "test_together_they_train_on_as_many_clips",
+        "tests/training/test_run_cards.py": (
+            "test_the_losses_weights_and_clips_are_those_of_one_device",
+            "test_whoever_prepares_the_run_is_the_same",
         ),
         "tests/test_dual_gpu_device_placement.py": (
             "test_the_data_device_prepares_and_the_model_device_trains",
@@ -34,9 +34,9 @@ UNCHANGING: dict[str, dict[str, tuple[str, ...]]] = {
             "test_a_producer_without_enough_memory_goes_on_with_fewer_clips_at_a_time",
         ),
         "tests/training/test_run_cluster.py": (
-            "test_when_a_worker_dies_the_others_say_so_and_end",
-            "test_a_cluster_that_was_killed_goes_on_as_if_it_had_not_been",
-            "test_whoever_is_asked_to_stop_all_stop_at_the_same_update",
+            "test_when_a_trainer_dies_all_go_on_from_the_last_checkpoint_with_the_losses_of_one_process",
+            "test_a_cluster_that_lost_a_trainer_and_its_driver_tells_the_story_of_one_that_did_not",
+            "test_a_driver_that_is_asked_to_stop_has_all_save_and_stop_at_the_same_update",
         ),
         "tests/training/test_run_disk_full.py": (
             "test_the_error_says_what_is_needed_and_the_older_checkpoints_are_as_they_were",
@@ -131,7 +131,7 @@ UNCHANGING: dict[str, dict[str, tuple[str, ...]]] = {
         "tests/pipeline/test_batches.py": ("test_the_log_says_what_is_in_force",),
     },
     "blocks of the pages": {
-        "tests/docs/test_blocks.py": ("test_commands_parse", "test_yaml_is_a_configuration_or_a_cluster"),
+        "tests/docs/test_blocks.py": ("test_commands_parse", "test_yaml_is_a_configuration"),
         "tests/docs/test_block_runs.py": ("test_a_block_runs",),
     },
 }  # fmt: skip
