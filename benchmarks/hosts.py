@@ -92,7 +92,10 @@ class Hosts:
         """A program on a host; what it says goes to a file of the folder."""
         words = ["ip", "netns", "exec", self.names[number], *map(str, command)]
         with open(self.folder / log, "ab") as file:
-            program = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, env=self.environ, cwd=ROOT)
+            # In a session of its own: `ray start --block` ends its whole group when a part of it has died.
+            program = subprocess.Popen(
+                words, stdout=file, stderr=subprocess.STDOUT, env=self.environ, cwd=ROOT, start_new_session=True
+            )
         self._programs.append(program)
         return program
 
