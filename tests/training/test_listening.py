@@ -84,22 +84,22 @@ def corpus(tmp_path):
     folder = tmp_path / "corpus"
     write_clips(folder, ("a", "b"))
     write_metadata(folder, "a|One.", "b|Two.")
-    return scan_small(folder, tmp_path / "index").corpus
+    return scan_small(folder, tmp_path / "index")
 
 
 def test_the_first_text_is_said_in_the_voice_of_another_clip(corpus, tmp_path, caplog):
     model = write_small_model(tmp_path / "model")
     corpus.find_file(0).unlink()
-    spoken = listening.speak_at_end(model, corpus)
+    spoken = listening.speak_at_end(model, corpus, could_speak=False)
     assert (spoken.text, spoken.path) == ("One.", model / "spoken.wav")
     samples, rate_hz = soundfile.read(spoken.path)
     assert rate_hz == 22050
     assert np.abs(samples).max() > 0
     corpus.find_file(1).unlink()
-    assert listening.speak_at_end(model, corpus) is None
+    assert listening.speak_at_end(model, corpus, could_speak=False) is None
     assert "b.wav" in caplog.text
 
 
 def test_a_model_that_cannot_speak_ends_no_run(corpus, tmp_path, caplog):
-    assert listening.speak_at_end(tmp_path / "nowhere", corpus) is None
+    assert listening.speak_at_end(tmp_path / "nowhere", corpus, could_speak=True) is None
     assert "Nothing was said at the end: " in caplog.text

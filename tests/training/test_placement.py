@@ -19,7 +19,7 @@ def make(device, build):
 
 def tell(check, *arguments):
     try:
-        check(*arguments, "/CPU:2")
+        check(*arguments, ["/CPU:2"] if check is check_variables else "/CPU:2")
     except PlacementError as error:
         return str(error)
 
