@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from myxtts.errors import RunStoppedError
     from myxtts.training.listening import Spoken
     from myxtts.training.mode import PlannedRun
+    from myxtts.training.trainer import XTTSTrainer
 
 
 def add_flags(parser: Parser) -> None:
@@ -107,10 +108,9 @@ def _train(config: XTTSConfig, planned: PlannedRun, command: Sequence[str], *, i
                 reuse_compiled(os.environ, card)
     try:
         with stops_politely(config, command, "while TensorFlow was imported"):
-            from myxtts.training.trainer import XTTSTrainer
-
+            trainer = import_trainer()
         setup_logging()
-        result = XTTSTrainer(config, plan=planned.plan, command=command, choice=planned.choice).train()
+        result = trainer(config, plan=planned.plan, command=command, choice=planned.choice).train()
     except RunFinishedError as finished:
         # No failure: a job that is started again has nothing left to do.
         print(finished)
@@ -130,6 +130,13 @@ def _train(config: XTTSConfig, planned: PlannedRun, command: Sequence[str], *, i
         return 0
     print(f"Resume  {result.resume_command}")
     return choose_exit_code(stage.ending.signal, is_worker=is_worker)
+
+
+def import_trainer() -> type[XTTSTrainer]:
+    """The trainer, with TensorFlow, which takes seconds."""
+    from myxtts.training.trainer import XTTSTrainer
+
+    return XTTSTrainer
 
 
 def _report_speech(spoken: Spoken, folder: Path) -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 SEAMS = {
-    "importing": "myxtts.processes:watch_import",
+    "importing": "myxtts.cli.train:import_trainer",
     "choosing the mode": "myxtts.training.mode:plan_run",
     "setting up devices": "myxtts.training.model:apply_devices",
     "scanning": "myxtts.data.run_data:collect_run_data",
