@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from myxtts.data.drops import Drop
     from myxtts.data.scan import ScanResult
     from myxtts.pipeline.recipe import ClipPart
-    from myxtts.training.code_preparation import PreparedCodes
+    from myxtts.tuning.code_preparation import PreparedCodes
 
 
 SHOWN = (
@@ -159,7 +159,7 @@ def run_data_prepare(arguments: argparse.Namespace) -> int:
     setup_logging()
     check_corpora(config)
     prepare_environment(os.environ)
-    from myxtts.training.code_preparation import prepare_codes, require_use
+    from myxtts.tuning.code_preparation import prepare_codes, require_use
 
     require_use(config)
     check_models(config)

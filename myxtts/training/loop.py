@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
@@ -21,10 +22,10 @@ from myxtts.monitoring.memory import Phase
 from myxtts.pipeline.batch import Batch
 from myxtts.pipeline.batches import Batches
 from myxtts.pipeline.recipe import Target, reads_prompts
-from myxtts.pipeline.threads import EndOfStream
-from myxtts.training.model import CheckpointSaver, check_batch, check_placement
+from myxtts.training.model import check_batch, check_placement
 from myxtts.training.peers import Peers
 from myxtts.training.run_log import RunLog
+from myxtts.training.saver import CheckpointSaver
 from myxtts.training.schedule import Schedule
 from myxtts.training.step import UpdateMaker
 from myxtts.training.stopping import StopNow
@@ -45,16 +46,7 @@ class ValidationRound:
     has any.
     """
 
-    def __init__(
-        self,
-        source: Batches,
-        updates: UpdateMaker,
-        saver: CheckpointSaver,
-        schedule: Schedule,
-        log: RunLog,
-        peers: Peers,
-    ):
-        self._source = source
+    def __init__(self, updates: UpdateMaker, saver: CheckpointSaver, schedule: Schedule, log: RunLog, peers: Peers):
         self._updates = updates
         self._trained = saver.trained
         self._data = saver.data
@@ -75,32 +67,28 @@ class ValidationRound:
         """Whether a round comes after the update done last."""
         return self._data.validation_batches > 0 and self._schedule.validates_after(self._progress.step)
 
-    def add(self, batch: Batch, *, is_new: bool) -> RoundResult | None:
-        """The round's result with its last batch, None before. What it shows is noted in the progress.
+    def add(self, batch: Batch, *, is_new: bool) -> None:
+        """Evaluates a batch of the round.
 
-        Raises `ValidationMemoryError` where the round cannot be made. The weights are their own again then, and the caller is to
-        save them: the error says that the run is saved.
+        Raises `ValidationMemoryError` where the round cannot be made; the error says that the run is saved, which is the caller's to
+        do.
         """
-        updates = batch.info.facts.updates
-        phase = self._trained.step.objective.choose_phase(updates - 1)
-        try:
-            if not self.is_open:
-                self._begin(batch)
-            with self._log.ledger.spend(Cause.VALIDATION) as span:
-                span.is_first = is_new
-                self._sums.append(self._updates.evaluate(batch.tensors, batch.info.facts, phase))
-                if is_new:
-                    check_placement(RESULT, self._sums[-1], self._trained.device)
-                self._source.advance()
-        except ValidationMemoryError:
-            self.abandon()
-            raise
+        if not self.is_open:
+            self._begin(batch)
+        with self._log.ledger.spend(Cause.VALIDATION) as span:
+            span.is_first = is_new
+            self._sums.append(self._updates.evaluate(batch.tensors, batch.info.facts, self._choose_phase()))
+            if is_new:
+                check_placement(RESULT, self._sums[-1], self._trained.device)
         self._log.clock.leave_out()
+
+    def take_result(self) -> RoundResult | None:
+        """What the round has shown, which is noted in the progress; None while batches of it are missing."""
         if len(self._sums) < self._data.validation_batches:
             return None
         sums = np.asarray(tf.add_n(self._sums)).tolist()
         self.abandon()
-        return self._rank(self._peers.sum_numbers(f"validation after {updates} updates", sums), phase)
+        return self._rank(self._peers.sum_numbers(f"validation after {self._progress.step} updates", sums))
 
     def abandon(self) -> None:
         """Forgets the round under way, if there is one, and gives the model its own weights again."""
@@ -120,8 +108,11 @@ class ValidationRound:
         if self._peers.is_chief:
             self._log.listen(self._progress.step, batch, self._data.validation)
 
-    def _rank(self, sums: list[float], phase: str) -> RoundResult:
-        progress, objective = self._progress, self._trained.step.objective
+    def _choose_phase(self) -> str:
+        return self._trained.step.objective.choose_phase(self._progress.step - 1)
+
+    def _rank(self, sums: list[float]) -> RoundResult:
+        progress, objective, phase = self._progress, self._trained.step.objective, self._choose_phase()
         scalars = objective.name_results(dict(zip(objective.sum_names, sums, strict=True)), phase)
         loss = scalars.pop("loss")
         is_ranked = objective.is_ranked(phase)
@@ -134,9 +125,6 @@ class ValidationRound:
         self._log.log_validation(step=progress.step, loss=loss, scalars=scalars, is_best=is_best)
         self._log.end_phase(progress.step, Phase.VALIDATION)
         return RoundResult(loss, is_best)
-
-
-ALL_DONE = "all updates are done"
 
 
 @dataclass(frozen=True)
@@ -153,21 +141,24 @@ class Ending:
 
 
 class TrainingLoop:
-    """Trains until the stream of batches ends, a signal asks for an end, or nothing gets better any more.
+    """Trains until all updates are done, a signal asks for an end, or nothing gets better any more.
 
     Call `run` under the model device's scope, in the thread the model was built in.
+
+    Args:
+        open_batches: opens the batches from where the run stands; the loop closes them.
     """
 
     def __init__(
         self,
-        source: Batches,
+        open_batches: Callable[[], Batches],
         updates: UpdateMaker,
         saver: CheckpointSaver,
         schedule: Schedule,
         log: RunLog,
         peers: Peers,
     ):
-        self._source = source
+        self._open_batches = open_batches
         self._updates = updates
         self._saver = saver
         self._step = saver.trained.step
@@ -176,6 +167,7 @@ class TrainingLoop:
         self._schedule = schedule
         self._log = log
         self._peers = peers
+        self._source: Batches
         self._held: Batch | None = None
         self._results: list[tf.Tensor] = []
         """Of the updates since the last reading, still on the device."""
@@ -184,44 +176,53 @@ class TrainingLoop:
         """Of the training."""
         self._is_result_due = False
         """Whether a batch of the step under way has a shape that no result was looked at for."""
-        self._metrics: dict[str, float] = {}
+        self._train_loss: float | None = None
+        """Of the updates between the last two readings."""
         self._has_traced = False
         """Whether the update under way has."""
         self._epoch = 0
-        self._validation = ValidationRound(source, updates, saver, schedule, log, peers)
+        self._validation = ValidationRound(updates, saver, schedule, log, peers)
 
     def run(self) -> Ending:
         """Trains. Whatever ends it, nothing that was reached and could be saved is lost."""
-        self._log.begin_loop()
         # Before the first batch: a run killed between its last checkpoint and its end must not train on.
-        if (ending := self._find_early_end()) is not None:
+        if (ending := self._find_ending()) is not None:
             return ending
-        try:
-            return self._run_batches()
-        except StopNow:
-            return self._end_by_signal()
+        with ExitStack() as opened:
+            try:
+                self._peers.stop.check()
+                self._source = opened.enter_context(closing(self._open_batches()))
+                self._log.begin_loop()
+                ending = self._run_batches()
+            except StopNow:
+                if self._peers.size > 1:
+                    # The others wait for a batch, and are to hear why it does not come.
+                    raise
+            except ValidationMemoryError:
+                # What was trained until a validation that cannot be made is kept.
+                self._validation.abandon()
+                self._save_unless_saved()
+                raise
+            finally:
+                self._validation.abandon()
+            self._save_unless_saved()
+        ending = ending or self._find_ending()
+        assert ending is not None, "a signal has come"
+        return ending
 
     def _run_batches(self) -> Ending:
-        try:
-            while (batch := self._take()) is not None:
-                if batch.info.facts.kind is Kind.TRAIN:
-                    self._train(batch)
-                else:
-                    self._validate(batch)
-                self._hold(batch)
-                ending = self._find_ending(batch)
-                if ending is not None:
-                    return ending
-        finally:
-            self._validation.abandon()
-        self._save_unless_saved()
-        return Ending(ALL_DONE, is_finished=True)
-
-    def _take(self) -> Batch | None:
-        try:
-            return self._peers.take(self._source, self._log.ledger)
-        except EndOfStream:
-            return None
+        while True:
+            batch = self._peers.take(self._source, self._log.ledger)
+            facts = batch.info.facts
+            if facts.kind is Kind.TRAIN:
+                self._train(batch)
+            else:
+                self._validate(batch)
+            self._hold(batch)
+            # Only between updates, where a checkpoint can be taken.
+            is_between = facts.kind is not Kind.TRAIN or facts.is_last_of_step
+            if is_between and (ending := self._find_ending()) is not None:
+                return ending
 
     def _hold(self, batch: Batch) -> None:
         """Keeps a batch until the step after its own is under way: a GPU may still be reading it."""
@@ -286,7 +287,7 @@ class TrainingLoop:
         self._progress.skipped += sum(1 for values in named if values["is_overflow"])
         sums = {name: sum(values[name] for values in named) for name in step.objective.sum_names}
         scalars = step.objective.name_results(sums, step.objective.choose_phase(self._progress.step - 1))
-        self._metrics["train_loss"] = scalars.pop("loss")
+        self._train_loss = scalars.pop("loss")
         scalars["gradient_norm"] = named[-1]["gradient_norm"]
         if step.loss_scale is not None:
             scalars["loss_scale"] = float(step.loss_scale.scale.numpy())
@@ -304,40 +305,25 @@ class TrainingLoop:
         is_new = self._check_inputs(batch)
         if not self._validation.is_open:
             self._read_results()
-        try:
-            result = self._validation.add(batch, is_new=is_new)
-        except ValidationMemoryError:
-            # What was trained until a validation that cannot be made is kept.
-            self._save_unless_saved()
-            raise
-        if result is not None:
-            self._metrics["val_loss"] = result.loss
+        self._validation.add(batch, is_new=is_new)
+        with self._log.ledger.spend(Cause.VALIDATION):
+            self._source.advance()
+        if (result := self._validation.take_result()) is not None:
             is_kept = result.is_best and self._schedule.saves_best
             if is_kept or self._is_checkpoint_due() or self._progress.step == self._schedule.end_step:
-                self._save()
-            self._metrics.pop("val_loss")
+                self._save(val_loss=result.loss)
 
-    def _find_ending(self, batch: Batch) -> Ending | None:
-        """Whether the loop ends here: only between updates, where a checkpoint can be taken."""
-        if batch.info.facts.kind is Kind.TRAIN and not batch.info.facts.is_last_of_step:
-            return None
-        if (ending := self._find_early_end()) is not None:
-            return ending
-        return self._end_by_signal() if self._peers.is_stopping else None
-
-    def _end_by_signal(self) -> Ending:
-        self._validation.abandon()
-        self._save_unless_saved()
-        if self._progress.step == self._schedule.end_step and self._progress.is_validated:
-            return Ending(ALL_DONE, is_finished=True)
-        return describe_stop(self._peers.stop.signal or Signals.SIGTERM)
-
-    def _find_early_end(self) -> Ending | None:
-        patience = self._schedule.training.early_stopping
-        if not patience or self._validation.is_open or self._progress.rounds_without_better < patience:
-            return None
-        self._save_unless_saved()
-        return Ending(f"no better validation loss in {patience} rounds", is_finished=True, is_early=True)
+    def _find_ending(self) -> Ending | None:
+        """Why the loop ends here, between two updates; None where it goes on."""
+        progress, patience = self._progress, self._schedule.training.early_stopping
+        if patience and not self._validation.is_open and progress.rounds_without_better >= patience:
+            return Ending(f"no better validation loss in {patience} rounds", is_finished=True, is_early=True)
+        if progress.step >= self._schedule.end_step and progress.is_validated:
+            return Ending("all updates are done", is_finished=True)
+        if self._peers.is_stopping:
+            signal = self._peers.stop.signal or Signals.SIGTERM
+            return Ending(f"stopped by {signal.name}", is_finished=False, signal=signal)
+        return None
 
     def _is_checkpoint_due(self) -> bool:
         return self._progress.step % self._schedule.checkpoint_interval == 0
@@ -347,14 +333,15 @@ class TrainingLoop:
         if self._saver.saved_step != self._progress.step and self._progress.step > 0:
             self._save()
 
-    def _save(self) -> None:
+    def _save(self, val_loss: float | None = None) -> None:
         # First: what is not finite must not be saved as if it were.
         self._read_results()
-        objective = self._step.objective
+        objective, losses = self._step.objective, {"train_loss": self._train_loss, "val_loss": val_loss}
         is_ranked = objective.is_ranked(objective.choose_phase(self._progress.step - 1))
+        metrics = {name: loss for name, loss in losses.items() if loss is not None and is_ranked}
         with self._log.ledger.spend(Cause.CHECKPOINT):
             self._peers.join_failures(self._progress.step, self._saver.journal)
-            saved = self._saver.save(self._metrics if is_ranked else {})
+            saved = self._saver.save(metrics)
         self._log.clock.leave_out()
         self._log.end_phase(self._progress.step, Phase.CHECKPOINT)
         if saved is not None:
@@ -369,11 +356,6 @@ class TrainingLoop:
         check_batch(batch.tensors, self._device)
         self._seen_shapes.add(shape)
         return True
-
-
-def describe_stop(signal: Signals) -> Ending:
-    """The ending of a run that a signal has asked for."""
-    return Ending(f"stopped by {signal.name}", is_finished=False, signal=signal)
 
 
 def explain_not_finite(step: int, loss: float, saver: CheckpointSaver, folder: Path) -> NotFiniteError:

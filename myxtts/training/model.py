@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
@@ -22,23 +20,18 @@ from myxtts.checkpoints.model_directory import MODEL_NAME, AdapterBase, ModelCon
 from myxtts.checkpoints.store import (
     START_FOLDER,
     TENSORS_NAME,
-    Checkpoint,
     TrainingCheckpoint,
-    TrainingState,
 )
 from myxtts.checkpoints.tensors import LazyTensor, Tensor, read_array
 from myxtts.config import XTTSConfig
 from myxtts.config.config import TrainingConfig
 from myxtts.config.presets import name_size
-from myxtts.config.sources import dump_sections
 from myxtts.data.corpus import Corpus
 from myxtts.data.loaders import find_clip_file, load_clip
-from myxtts.data.run_data import RunData, SamplerPosition, load_position, save_position
-from myxtts.data.sampler import ReplacementJournal
+from myxtts.data.run_data import RunData
 from myxtts.devices import runtime
-from myxtts.devices.machine import ONEDNN
 from myxtts.devices.plan import DevicePlan, choose_xla
-from myxtts.devices.runtime import active_plan, read_execution
+from myxtts.devices.runtime import active_plan
 from myxtts.errors import CorpusError, DamagedFileError, PlacementError
 from myxtts.files import read_text
 from myxtts.hashing import hash_words
@@ -75,7 +68,6 @@ from myxtts.training.listening import (
 from myxtts.training.memory_estimate import count_adapter_parameters
 from myxtts.training.objectives import DECODER_BETAS, CodecObjective, DecoderObjective, GPTObjective, Objective, Tensors
 from myxtts.training.optimizer import BETAS, PACKED_ELEMENTS
-from myxtts.training.run_folder import TrainerFolder
 from myxtts.training.starting_point import MEL_STATISTICS, Codec, StartingPoint
 from myxtts.training.step import StepSettings, TrainStep
 from myxtts.utils.commons import get_device_context
@@ -392,67 +384,6 @@ def measure_mel_norms(corpus: Corpus, seed: int) -> NDArray[np.float32]:
     return (total / frames).astype(np.float32)
 
 
-@dataclass
-class RunProgress:
-    """How far a run is, beyond its weights."""
-
-    step: int = 0
-    """Updates done."""
-    is_validated: bool = True
-    """Whether the validation due after the last update, if one is, was finished."""
-    best_loss: float | None = None
-    """Of all validations."""
-    rounds_without_better: int = 0
-    skipped: int = 0
-    """Updates left out because scaled gradients overflowed."""
-
-
-class CheckpointSaver:
-    """Saves a run into its folder, and reads it back."""
-
-    def __init__(
-        self,
-        run: TrainerFolder,
-        config: XTTSConfig,
-        trained: TrainedModel,
-        data: RunData,
-        environment: Mapping[str, Any],
-    ):
-        self.run = run
-        self.config = config
-        self.trained = trained
-        self.data = data
-        self.environment = environment
-        self.progress = RunProgress()
-        self.journal = ReplacementJournal()
-        """Clips that failed at places still ahead, besides those a reader finds by itself."""
-        self.saved_step: int | None = None
-        """Of the checkpoint saved or restored last."""
-
-    def save(self, metrics: Mapping[str, float]) -> Checkpoint | None:
-        """The run as it is now, written by its `CheckpointStore`; None where another worker keeps the run."""
-        step = self.progress.step
-        state = TrainingState(
-            step=step,
-            metrics=metrics,
-            position=save_position(SamplerPosition(step, self.journal), self.data.fingerprint, self.data.sampler),
-            config=dump_sections(self.config),
-            environment=self.environment,
-            extra=asdict(self.progress),
-        )
-        saved = self.run.save(self.trained.collect_content(), self.trained.collect_tensors(), state)
-        self.saved_step = step
-        return saved
-
-    def restore(self, saved: TrainingCheckpoint) -> None:
-        """Takes weights, optimizer, position and progress from a checkpoint of this run."""
-        position = load_position(saved.state.position, self.data.fingerprint)
-        self.trained.restore(saved)
-        self.journal = position.journal
-        self.saved_step = saved.state.step
-        self.progress = RunProgress(**saved.state.extra)
-
-
 def check_variables(variables: Iterable[tuple[str, Any]], devices: Sequence[str]) -> None:
     """Raises `PlacementError` for the first variable that is not on the device, or has not a copy on each of several."""
     for name, variable in variables:
@@ -491,26 +422,3 @@ def apply_devices(config: XTTSConfig, plan: DevicePlan) -> None:
         runtime.set_thread_pools(DETERMINISTIC_THREADS, DETERMINISTIC_THREADS)
         runtime.enable_determinism()
     runtime.apply_plan(plan)
-
-
-def describe_environment(plan: DevicePlan, processes: int = 1) -> dict[str, Any]:
-    """The facts, of kinds that JSON knows.
-
-    Args:
-        processes: that share every batch.
-    """
-    execution = read_execution()
-    # They make the same sums in another order.
-    workers = processes * len(plan.trainers)
-    return {
-        "tensorflow": tf.__version__,
-        "keras": keras.__version__,
-        "numpy": np.__version__,
-        "device_kind": plan.model.device[1:4],
-        "intra_op_threads": execution.intra_op,
-        "is_deterministic": execution.is_deterministic,
-        "onednn": os.environ.get(ONEDNN, "default"),
-        # Only where there are several: a run that was made before they could be must not differ from itself.
-        **({"workers": workers} if workers > 1 else {}),
-        **({"serves_xla": plan.serves_xla} if plan.model.is_gpu else {}),
-    }

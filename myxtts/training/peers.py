@@ -27,8 +27,9 @@ from myxtts.errors import ClusterError, RunFinishedError, WorkerLostError
 from myxtts.monitoring.clock import Cause, TimeLedger
 from myxtts.pipeline.batch import Batch
 from myxtts.pipeline.batches import Batches
-from myxtts.training.model import CheckpointSaver, RunProgress, apply_devices
+from myxtts.training.model import apply_devices
 from myxtts.training.resume_rules import describe_idle_workers, list_shared_settings, refuse_plan, refuse_settings
+from myxtts.training.saver import CheckpointSaver
 from myxtts.training.step import Gradients
 from myxtts.training.stopping import StopRequests
 
@@ -144,7 +145,7 @@ class ClusterPeers(Peers):
         saver.saved_step = told[2]
         with self._naming_losses():
             self._exchange.spread(variable for _, variable in saver.trained.list_variables())
-        saver.progress = RunProgress(**told[0])
+        saver.progress.restore(told[0])
 
     def join_failures(self, step: int, journal: ReplacementJournal) -> None:
         own = [astuple(failure) for failure in journal.list_failures(step)]

@@ -48,8 +48,8 @@ from myxtts.pipeline.batches import Batches, PipelineFacts
 from myxtts.pipeline.threads import Work
 from myxtts.processes import read_private_bytes
 from myxtts.reports.pages import LISTENING_PAGE, note_clip, write_listening_page, write_run_page
-from myxtts.training.model import CheckpointSaver
 from myxtts.training.run_folder import TrainerFolder
+from myxtts.training.saver import CheckpointSaver
 from myxtts.training.schedule import Schedule
 from myxtts.training.stopping import StopNow
 from myxtts.utils.commons import PlainFormatter

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,25 +32,25 @@ from myxtts.pipeline.codes import choose_cache_folder
 from myxtts.pipeline.recipe import BatchRecipe, Target, choose_preparation
 from myxtts.pipeline.threads import TimeLimits, Work
 from myxtts.training.listening import Spoken, speak_at_end
-from myxtts.training.loop import ALL_DONE, Ending, TrainingLoop, describe_stop
+from myxtts.training.loop import Ending, TrainingLoop
 from myxtts.training.memory_estimate import RunShape, check_run
 from myxtts.training.mode import ModeChoice, PlannedRun, fix_cache, plan_run
 from myxtts.training.model import (
-    CheckpointSaver,
     TrainedModel,
     build_codec_step,
     build_decoder_step,
     build_gpt_step,
     check_variables,
-    describe_environment,
     describe_model,
     measure_mel_norms,
 )
 from myxtts.training.peers import Peers, gather_peers
 from myxtts.training.run_folder import RunFolder, TrainerFolder, open_run, open_worker_folder
 from myxtts.training.run_log import REPORT_NAME, RunLog, choose_board, keep_run_log, read_start_work
+from myxtts.training.saver import CheckpointSaver, describe_environment
 from myxtts.training.schedule import Schedule, count_free_steps, plan_schedule
 from myxtts.training.starting_point import (
+    Codec,
     StartingPoint,
     find_codec,
     fit_model_config,
@@ -185,9 +186,10 @@ class XTTSTrainer:
         Raises `RunStoppedError` where the signal comes before there is anything to train or between two stages.
         """
         with StopRequests() as stop:
-            return self._open_watchdog().run(lambda: self._train_until_stopped(stop))
+            return self._open_watchdog().run(lambda: self._train(stop))
 
-    def _train_until_stopped(self, stop: StopRequests) -> TrainingResult:
+    def _train(self, stop: StopRequests) -> TrainingResult:
+        """All that is open during a run, and what is said where it ends before there is anything to save."""
         try:
             with (
                 stop.while_idle(),
@@ -230,7 +232,7 @@ class XTTSTrainer:
         )
         data = self._collect_data(run, config, start)
         if run.stage == "codec":
-            return TrainingResult(self._train_codec(run, config, data), run.resume_command)
+            return TrainingResult(self._train_stage(run, config, data), run.resume_command)
         codec = find_codec(config, start)
         config = fit_model_config(config, start, None if codec is None else codec.config, data.text_tokens)
         if codec is None:
@@ -238,7 +240,7 @@ class XTTSTrainer:
             with run.open_codec() as codec_run:
                 if not codec_run.is_finished:
                     _log.info("No codec was given: one is trained first, in %s.", codec_run.path)
-                    result = self._train_codec(codec_run, config, data)
+                    result = self._train_stage(codec_run, config, data)
                     if not result.ending.is_finished:
                         return TrainingResult(result, run.resume_command)
                     self._peers.stop.check()
@@ -248,15 +250,7 @@ class XTTSTrainer:
         if self._peers.size > 1:
             self._peers.require_equal("codec", {"digest": codec.digest}, "Copy the chief's to every machine.")
         _log.info("%s.", describe_model(config, start, run.stage))
-        schedule = plan_schedule(config, data.sampler, run.stage)
-        recipe = self._plan_batches(run, config, data, schedule, codec.mel_norms, codec.folder)
-        with self._building():
-            if run.stage == "gpt":
-                trained = build_gpt_step(config, data, codec, start, self._model)
-            else:
-                assert start is not None, "a decoder is trained for a GPT"
-                trained = build_decoder_step(config, data, codec, start)
-        result = self._train_stage(run, data, schedule, recipe, trained)
+        result = self._train_stage(run, config, data, codec, start)
         return TrainingResult(result, run.resume_command, self._speak_at_end(run, data, result))
 
     def _collect_data(self, run: TrainerFolder, config: XTTSConfig, start: StartingPoint | None) -> RunData:
@@ -277,21 +271,68 @@ class XTTSTrainer:
         self._peers.require_equal("clips", asdict(data.fingerprint), advice)
         return data
 
-    def _train_codec(self, run: TrainerFolder, config: XTTSConfig, data: RunData) -> StageResult:
+    def _train_stage(
+        self,
+        run: TrainerFolder,
+        config: XTTSConfig,
+        data: RunData,
+        codec: Codec | None = None,
+        start: StartingPoint | None = None,
+    ) -> StageResult:
+        """Trains to the end, or until it is told to stop: a codec where none is given, else the GPT or the decoder of one."""
+        peers, schedule = self._peers, plan_schedule(config, data.sampler, run.stage)
+        mel_norms = self._find_mel_norms(run, config, data) if codec is None else codec.mel_norms
+        recipe = self._plan_batches(run, config, data, schedule, mel_norms, None if codec is None else codec.folder)
+        trained = self._build_model(run, recipe, data, codec, start)
+        saver = CheckpointSaver(run, config, trained, data, describe_environment(self.plan, peers.size))
+        self._run_log, self._recipe, self._source = None, None, None
+        self._updates = UpdateMaker(
+            trained.step,
+            schedule.choose_rate,
+            accumulation=config.training.gradient_accumulation_steps,
+            retries=config.training.on_oom == "retry",
+            sum_workers=peers.sum_gradients if peers.size > 1 else None,
+            worker=peers.share.part * len(self.plan.trainers),
+        )
+        room = run.describe_disk(trained.collect_content(), trained.collect_tensors())
+        if room is not None:
+            _log.info("%s", room)
+        peers.lead("begin", lambda: run.begin(schedule.end_step, saver.environment))
+        with self._ledger.spend(Cause.START_UP, "restoring the checkpoint"), get_device_context(self.model_device):
+            saver.restore()
+            peers.share_start(saver)
+        # The codec that a GPT run trains first is not what was measured.
+        predicted_s = self._choice.step_s if self._choice and run.stage == self.config.training.stage else None
+        # From here on a signal ends the run at the next update. Before, there is nothing to save, and it ends at once.
+        with (
+            peers.stop.while_busy(),
+            get_device_context(self.model_device),
+            RunLog(saver, schedule, self.plan, self._ledger, predicted_s) as log,
+        ):
+            self._run_log, self._is_in_loop = log, True
+            try:
+                ending = self._run_loop(saver, schedule, recipe, log)
+            except BaseException:
+                log.summarise(saver.progress.step, "failed")
+                raise
+            finally:
+                self._is_in_loop = False
+                # Once more, with the clips that were replaced during training.
+                data.report.write_json(run.path / DROP_REPORT_NAME)
+            summary = log.summarise(saver.progress.step, "finished" if ending.is_finished else "stopped")
+            if ending.is_finished:
+                run.finish(ending.reason, is_early=ending.is_early)
+        return StageResult(ending, saver.progress.step, summary, run.path, choose_board(run, self.config))
+
+    def _find_mel_norms(self, run: TrainerFolder, config: XTTSConfig, data: RunData) -> NDArray[np.float32]:
+        """Of a codec that is trained: those it began with, or measured now."""
         assert isinstance(run, RunFolder), "a cluster trains no codec"
         saved = run.open_checkpoint()
         if saved is not None:
-            mel_norms = take_codec(saved.model).mel_norms
-        else:
-            # On the host: once, before anything trains.
-            with self._ledger.spend(Cause.START_UP, "measuring the mel statistics"), get_device_context("/CPU:0"):
-                mel_norms = measure_mel_norms(data.train, config.training.seed)
-        schedule = plan_schedule(config, data.sampler, run.stage)
-        recipe = self._plan_batches(run, config, data, schedule, mel_norms)
-        with self._building():
-            free_steps = count_free_steps(run.list_lengths(schedule.end_step))
-            trained = build_codec_step(config, mel_norms, steps=schedule.end_step, free_steps=free_steps)
-        return self._train_stage(run, data, schedule, recipe, trained)
+            return take_codec(saved.model).mel_norms
+        # On the host: once, before anything trains.
+        with self._ledger.spend(Cause.START_UP, "measuring the mel statistics"), get_device_context("/CPU:0"):
+            return measure_mel_norms(data.train, config.training.seed)
 
     def _plan_batches(
         self,
@@ -327,117 +368,65 @@ class XTTSTrainer:
             return recipe
         return replace(recipe, preparation=replace(preparation, rows_at_a_time=bills.rows_at_a_time))
 
-    @contextmanager
-    def _building(self) -> Iterator[None]:
-        """A block that builds the model, on its device."""
+    def _build_model(
+        self, run: TrainerFolder, recipe: BatchRecipe, data: RunData, codec: Codec | None, start: StartingPoint | None
+    ) -> TrainedModel:
+        """What a stage trains, on the model device."""
+        config, end_step = recipe.config, recipe.end_step
         _log.info("Creating model on device: %s", self.model_device)
         with (
             self._ledger.spend(Cause.START_UP, "building the model"),
             get_device_context(self.model_device),
             self._peers.scope(),
         ):
-            yield
-
-    def _train_stage(
-        self, run: TrainerFolder, data: RunData, schedule: Schedule, recipe: BatchRecipe, trained: TrainedModel
-    ) -> StageResult:
-        """Trains a codec, a GPT or a decoder to its end, or until it is told to stop."""
+            if codec is None:
+                assert isinstance(run, RunFolder), "a cluster trains no codec"
+                mel_norms = np.array(recipe.preparation.mel_norms, np.float32)
+                free_steps = count_free_steps(run.list_lengths(end_step))
+                trained = build_codec_step(config, mel_norms, steps=end_step, free_steps=free_steps)
+            elif run.stage == "gpt":
+                trained = build_gpt_step(config, data, codec, start, self._model)
+            else:
+                assert start is not None, "a decoder is trained for a GPT"
+                trained = build_decoder_step(config, data, codec, start)
         check_variables(trained.list_variables(), [role.device for role in self.plan.trainers])
-        config, peers = recipe.config, self._peers
-        saver = CheckpointSaver(run, config, trained, data, describe_environment(self.plan, peers.size))
-        self._run_log, self._recipe, self._source = None, None, None
-        self._updates = UpdateMaker(
-            trained.step,
-            schedule.choose_rate,
-            accumulation=config.training.gradient_accumulation_steps,
-            retries=config.training.on_oom == "retry",
-            sum_workers=peers.sum_gradients if peers.size > 1 else None,
-            worker=peers.share.part * len(self.plan.trainers),
-        )
-        room = run.describe_disk(trained.collect_content(), trained.collect_tensors())
-        if room is not None:
-            _log.info("%s", room)
-        peers.lead("begin", lambda: run.begin(schedule.end_step, saver.environment))
-        with self._ledger.spend(Cause.START_UP, "restoring the checkpoint"):
-            self._restore(saver)
-        # From here on a signal ends the run at the next update. Before, there is nothing to save, and it ends at once.
-        with peers.stop.while_busy(), get_device_context(self.model_device):
-            try:
-                return self._run_stage(saver, schedule, recipe)
-            finally:
-                # Once more, with the clips that were replaced during training.
-                data.report.write_json(run.path / DROP_REPORT_NAME)
-
-    def _restore(self, saver: CheckpointSaver) -> None:
-        """Takes the newest checkpoint of the run, where it has one, or what the chief has taken."""
-        with get_device_context(self.model_device):
-            saved = saver.run.take_checkpoint()
-            if saved is not None:
-                saver.restore(saved)
-            self._peers.share_start(saver)
-
-    def _run_stage(self, saver: CheckpointSaver, schedule: Schedule, recipe: BatchRecipe) -> StageResult:
-        run, is_asked_for = saver.run, saver.run.stage == self.config.training.stage
-        # The codec that a GPT run trains first is not what was measured.
-        predicted_s = self._choice.step_s if self._choice is not None and is_asked_for else None
-        with RunLog(saver, schedule, self.plan, self._ledger, predicted_s) as log:
-            self._run_log, self._is_in_loop = log, True
-            try:
-                ending = self._run_loop(saver, schedule, recipe, log)
-            except BaseException:
-                log.summarise(saver.progress.step, "failed")
-                raise
-            finally:
-                self._is_in_loop = False
-            summary = log.summarise(saver.progress.step, "finished" if ending.is_finished else "stopped")
-        if ending.is_finished:
-            run.finish(ending.reason, is_early=ending.is_early)
-        return StageResult(ending, saver.progress.step, summary, run.path, choose_board(run, self.config))
+        return trained
 
     def _run_loop(self, saver: CheckpointSaver, schedule: Schedule, recipe: BatchRecipe, log: RunLog) -> Ending:
         """Runs the loop; where an update ran out of memory, again from the last checkpoint, in smaller parts."""
         assert self._updates is not None
-        stop, failed_at = self._peers.stop, None
-        while saver.progress.step < schedule.end_step or not saver.progress.is_validated:
+        cause, failed_at = Cause.START_UP, None
+        while True:
+            opening = partial(self._open_batches, saver, recipe, cause)
             try:
-                stop.check()
-                cause = Cause.START_UP if failed_at is None else Cause.RECOVERY
-                with self._ledger.spend(cause, "opening the pipeline"):
-                    self._source = source = self._open_batches(saver, recipe)
-            except StopNow:
-                if self._peers.size > 1:
-                    # The others wait for a batch, and are to hear why it does not come.
-                    raise
-                assert stop.signal is not None
-                return describe_stop(stop.signal)
-            try:
-                if saver.trained.step.uses_xla:
-                    # Here and not at each shape's first batch: the pipeline fills meanwhile.
-                    with self._ledger.spend(Cause.TRACE, "compiling the step"):
-                        shapes = [
-                            specify_batch(recipe.preparation, bucket) for bucket in recipe.list_buckets(saver.data)
-                        ]
-                        self._updates.compile_ahead(shapes, saver.progress.step)
-                return TrainingLoop(source, self._updates, saver, schedule, log, self._peers).run()
+                return TrainingLoop(opening, self._updates, saver, schedule, log, self._peers).run()
             except UpdateMemoryError as error:
-                failed_at = self._recover(error, failed_at, saver, log)
-            finally:
-                source.close()
-        return Ending(ALL_DONE, is_finished=True)
+                failed_at, cause = self._recover(error, failed_at, saver, log), Cause.RECOVERY
 
-    def _open_batches(self, saver: CheckpointSaver, recipe: BatchRecipe) -> Batches:
-        progress, data = saver.progress, saver.data
+    def _open_batches(self, saver: CheckpointSaver, recipe: BatchRecipe, cause: Cause) -> Batches:
+        """The batches from where the run stands."""
+        assert self._updates is not None
+        progress, self._data = saver.progress, saver.data
         failures = tuple(saver.journal.list_failures(progress.step))
-        self._data = data
         self._recipe = replace(recipe, first_step=progress.step, is_validated=progress.is_validated, failures=failures)
-        return open_batches(
-            self._recipe,
-            data,
-            folder=saver.run.path / PRODUCER_FOLDER,
-            # Nothing else of it: an end in the midst of opening would leave threads and processes behind.
-            waiting=self._peers.stop.while_idle,
-            open_remote=self._open_remote,
-        )
+        with ExitStack() as undo:
+            with self._ledger.spend(cause, "opening the pipeline"):
+                self._source = source = open_batches(
+                    self._recipe,
+                    saver.data,
+                    folder=saver.run.path / PRODUCER_FOLDER,
+                    # Nothing else of it: an end in the midst of opening would leave threads and processes behind.
+                    waiting=self._peers.stop.while_idle,
+                    open_remote=self._open_remote,
+                )
+            undo.callback(source.close)
+            if saver.trained.step.uses_xla:
+                # Here and not at each shape's first batch: the pipeline fills meanwhile.
+                shapes = [specify_batch(recipe.preparation, bucket) for bucket in recipe.list_buckets(saver.data)]
+                with self._ledger.spend(Cause.TRACE, "compiling the step"):
+                    self._updates.compile_ahead(shapes, progress.step)
+            undo.pop_all()
+        return source
 
     def _recover(self, error: UpdateMemoryError, failed_at: int | None, saver: CheckpointSaver, log: RunLog) -> int:
         """Goes back to the last checkpoint after an update that ran out of memory. Returns the update's number.
@@ -457,7 +446,7 @@ class XTTSTrainer:
             saved,
         )
         with log.ledger.spend(Cause.RECOVERY):
-            self._restore(saver)
+            saver.restore()
         log.rewind(saver.progress.step, saver.progress.is_validated)
         return step
 

@@ -192,7 +192,7 @@ READERS = {
     "tuning/selfcheck_work.py": {"read_text"},
     # Words between processes of ours, and what a process was started with.
     "pipeline/batch.py": {"loads"},
-    "training/code_preparation.py": {"loads"},
+    "tuning/code_preparation.py": {"loads"},
     "data/task_processes.py": {"loads"},
     "cluster/exchange.py": {"loads"},
     "cluster/trainers.py": {"loads"},

@@ -12,7 +12,7 @@ from myxtts.data.drops import Drop, DropReport
 from myxtts.errors import DropReason
 from myxtts.pipeline.codes import FilledCodes
 from myxtts.pipeline.recipe import ClipPart
-from myxtts.training.code_preparation import PreparedCodes
+from myxtts.tuning.code_preparation import PreparedCodes
 
 
 @pytest.fixture
