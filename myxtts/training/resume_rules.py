@@ -33,14 +33,10 @@ class Rule(StrEnum):
 
     FREE = "free"
     """Nothing: how the work is done, what is shown and what is kept."""
-    COMPARED = "compared"
-    """Nothing by itself: what it names is compared, the clips by the data's fingerprint, the codec number by number."""
     ROUNDING = "rounding"
     """The same result up to rounding: losses are no longer bit for bit those of an unbroken run."""
     LENGTH = "length"
     """Where the run ends. A cosine falls to that end, so it changes from there on (`report_moved_end` says so)."""
-    CODEC_LENGTH = "codec length"
-    """Where the codec's training ends. For the codec that is its length; for a GPT trained on its codes, another result."""
     RESULT = "result"
     """Another result."""
 
@@ -61,14 +57,16 @@ _RULES: Mapping[Rule, Sequence[str]] = {
         "training.learning_rate", "training.lr_schedule",
         "training.warmup_steps", "training.weight_decay", "training.clip_norm", "training.ema_decay", "training.loss_mean",
         "training.blank_prompt", "training.gradient_accumulation_steps", "training.seed",
+        # To the codec itself it is a length.
+        "training.codec_steps",
     ),
     Rule.ROUNDING: (
         "model.enable_gradient_checkpointing", "data.enable_xla", "training.deterministic",
     ),
-    Rule.COMPARED: ("data.train_data", "data.val_data", "data.follow_symlinks", "training.codec"),
     Rule.LENGTH: ("training.epochs", "training.max_steps", "training.early_stopping"),
-    Rule.CODEC_LENGTH: ("training.codec_steps",),
     Rule.FREE: (
+        # What they name is compared: the clips by the data's fingerprint, the codec number by number.
+        "data.train_data", "data.val_data", "data.follow_symlinks", "training.codec",
         "data.strict", "data.num_workers", "data.prefetch_buffer_size", "data.pipeline_buffer_size", "data.model_start_delay",
         "data.use_tf_native_loading", "data.enable_parallel_batch", "data.enable_map_fusion", "data.prefetch_to_gpu",
         "data.cache", "data.data_gpu", "data.model_gpu", "data.enable_memory_isolation",
@@ -128,7 +126,7 @@ def compare_configs(saved: Sections, now: Sections) -> list[Change]:
     for key in setting_keys():
         old, new = _read_value(saved, key, is_codec), _read_value(now, key, is_codec)
         if old != new:
-            rule = Rule.LENGTH if is_codec and RULES[key] is Rule.CODEC_LENGTH else RULES[key]
+            rule = Rule.LENGTH if is_codec and key in _CODEC_LENGTHS else RULES[key]
             changes.append(Change(key, old, new, rule))
     return changes
 
@@ -158,9 +156,18 @@ def compare_environments(saved: Mapping[str, Any], now: Mapping[str, Any]) -> li
 
 def refuse_changes(changes: Sequence[Change], folder: Path, *, has_checkpoint: bool) -> None:
     """Raises `RunChangedError` where settings changed that decide the result, if any was saved."""
-    refused = [change for change in changes if change.rule in (Rule.RESULT, Rule.CODEC_LENGTH)]
-    if refused and has_checkpoint:
-        raise RunChangedError(_describe_refusal(refused, folder), tuple(change.key for change in refused))
+    refused = [change for change in changes if change.rule is Rule.RESULT]
+    if not refused or not has_checkpoint:
+        return
+    text = (
+        f"The run in {folder} cannot go on with these settings, because they would change its result:\n"
+        + "\n".join(f"  - {change}" for change in refused)
+        + f"\nGive the old values back ({_spell_flags(refused)}), or start anew with --reset-training, which keeps the old run "
+        "aside, or begin another run with another --checkpoint-dir."
+    )
+    if any(change.key == "training.stage" and change.old == "codec" for change in refused):
+        text += f" To train on the codec of this run: --codec {folder} with another --checkpoint-dir."
+    raise RunChangedError(text, tuple(change.key for change in refused))
 
 
 def report_moved_end(training: TrainingConfig, step: int, old_end: int, new_end: int) -> None:
@@ -200,46 +207,30 @@ def _read_value(sections: Sections, key: str, is_codec: bool) -> Any:
     return sections.get(section, {}).get(name, unknown)
 
 
-def _describe_refusal(refused: Sequence[Change], folder: Path) -> str:
-    is_codec = any(change.key == "training.stage" and change.old == "codec" for change in refused)
-    on_codec = (
-        f" To train on the codec of this run: --codec {folder} with another --checkpoint-dir." if is_codec else ""
-    )
-    return (
-        f"The run in {folder} cannot go on with these settings, because they would change its result:\n"
-        + "\n".join(f"  - {change}" for change in refused)
-        + f"\nGive the old values back ({_spell_flags(refused)}), or start anew with --reset-training, which keeps the old run "
-        f"aside, or begin another run with another --checkpoint-dir.{on_codec}"
-    )
-
-
 def _spell_flags(changes: Sequence[Change]) -> str:
     """The words on the command line that give these settings their old values."""
-    given = " ".join(_spell_flag(change.key, change.old) for change in changes if change.old is not None)
-    # An old value of None was no value: there are no words for it.
-    left_out = ", ".join(_name_flag(change.key) for change in changes if change.old is None)
-    return "; ".join(part for part in (given, f"leave out {left_out}" if left_out else "") if part)
+    given, left_out = [], []
+    for change in changes:
+        flags = [flag for key, flag, _ in iterate_flags() if key == change.key]
+        name = next((flag.name for flag in flags if flag.value is GIVEN), f"--set {change.key}")
+        if change.old is None:
+            # It was no value: there are no words for it.
+            left_out.append(name)
+            continue
+        text = shlex.quote(change.old if isinstance(change.old, str) else format_value(change.old))
+        spelt = f"{name}={text}" if name.startswith("--set ") else f"{name} {text}"
+        given.append(next((flag.name for flag in flags if flag.value is not GIVEN and flag.value == change.old), spelt))
+    parts = [" ".join(given)] if given else []
+    return "; ".join([*parts, f"leave out {', '.join(left_out)}"] if left_out else parts)
 
 
-def _spell_flag(key: str, value: Any) -> str:
-    for flagged, flag, _ in iterate_flags():
-        if flagged == key and flag.value is not GIVEN and flag.value == value:
-            return flag.name
-    name = _name_flag(key)
-    text = shlex.quote(value if isinstance(value, str) else format_value(value))
-    return f"{name}={text}" if name.startswith("--set ") else f"{name} {text}"
-
-
-def _name_flag(key: str) -> str:
-    names = [flag.name for flagged, flag, _ in iterate_flags() if flagged == key and flag.value is GIVEN]
-    return names[0] if names else f"--set {key}"
-
-
-_COMPARED_RULES = (Rule.RESULT, Rule.ROUNDING, Rule.LENGTH, Rule.CODEC_LENGTH)
 _OWN_PATHS = frozenset({"training.init_from", "data.vocabulary"})
 """May lie elsewhere on every machine: what is in them is compared, or handed out by the chief."""
-_ALSO_COMPARED = (
-    *("training.validation_interval", "training.checkpoint_interval", "training.keep_best", "training.best_metric"),
+_WAITING = (
+    "training.validation_interval",
+    "training.checkpoint_interval",
+    "training.keep_best",
+    "training.best_metric",
 )
 """Decide at which steps workers wait for each other."""
 
@@ -290,5 +281,5 @@ def describe_idle_workers(config: XTTSConfig, workers: int) -> str | None:
 def list_shared_settings(config: XTTSConfig) -> dict[str, Any]:
     """The settings that all workers must have alike."""
     sections: Mapping[str, Mapping[str, Any]] = dump_sections(config)
-    keys = [key for key, rule in RULES.items() if rule in _COMPARED_RULES and key not in _OWN_PATHS]
-    return {key: sections[key.partition(".")[0]][key.partition(".")[2]] for key in (*keys, *_ALSO_COMPARED)}
+    keys = [key for key, rule in RULES.items() if rule is not Rule.FREE and key not in _OWN_PATHS]
+    return {key: sections[key.partition(".")[0]][key.partition(".")[2]] for key in (*keys, *_WAITING)}

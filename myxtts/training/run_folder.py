@@ -115,26 +115,32 @@ def read_record(folder: Path) -> RunRecord | None:
     except MissingFileError:
         return None
     except FileError as error:
-        raise RunFolderError(f"{error} {_WAY_OUT}") from None
+        raise RunFolderError(
+            f"{error} Put back a copy of it, or start anew with --reset-training, which keeps everything that is there aside, "
+            "or give another --checkpoint-dir."
+        ) from None
     raise RunFolderError(
         f"{path}: is a {_FORMAT} of version {version}, but this MyXTTS reads them up to version {_VERSION}. Update MyXTTS, or give "
         "another --checkpoint-dir."
     )
 
 
-_WAY_OUT = (
-    "Put back a copy of it, or start anew with --reset-training, which keeps everything that is there aside, "
-    "or give another --checkpoint-dir."
-)
-
-
-def write_record(folder: Path, record: RunRecord) -> None:
-    """Puts the record into the folder, whole or not at all."""
+def _write_record(folder: Path, record: RunRecord) -> RunRecord:
     status = "unfinished" if record.ending is None else "finished"
     content = {"format": _FORMAT, "version": _VERSION, "status": status, **dataclasses.asdict(record)}
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     with open_file_atomically(folder / RECORD_NAME) as file:
-        file.write(text.encode("utf-8"))
+        file.write(f"{json.dumps(content, indent=2, ensure_ascii=False)}\n".encode())
+    return record
+
+
+def _has_begun(folder: Path) -> bool:
+    """Whether something was trained in a folder, or was about to be: a start that failed earlier is no run. A record that cannot be
+    read may be one of a run."""
+    try:
+        records = [read_record(path) for path in (folder, folder / CODEC_FOLDER)]
+    except RunFolderError:
+        return True
+    return any(record is not None and record.starts for record in records)
 
 
 def locate_run(config: XTTSConfig) -> Path:
@@ -189,24 +195,18 @@ def check_run_folder(config: XTTSConfig) -> Path:
             f"--stage decoder trains the decoder of a GPT, but there is no run of one in {given}. Train a GPT there first, give "
             "the folder of one with --checkpoint-dir, or any model with --init-from."
         )
-    if config.training.resume == "require":
-        _require_begun(folder)
+    if config.training.resume == "require" and not _has_begun(folder):
+        is_there = (folder / RECORD_NAME).is_file()
+        why = "the one in it ended before its first step" if is_there else f"no {RECORD_NAME}"
+        raise RunFolderError(
+            f"{folder}: there is no run to resume ({why}). Check --checkpoint-dir, or leave out --resume to start one."
+        )
     try:
         if not folder.is_dir():
             require_makeable_folder(folder, "Give another one with --checkpoint-dir.")
     except OutputFolderError as error:
         raise RunFolderError(str(error)) from None
     return folder
-
-
-def _require_begun(folder: Path) -> None:
-    """Raises `RunFolderError` unless something was trained in a folder, or was about to be: a start that failed earlier is no run."""
-    records = [read_record(path) for path in (folder, folder / CODEC_FOLDER)]
-    if not any(record is not None and record.starts for record in records):
-        why = f"no {RECORD_NAME}" if records[0] is None else "the one in it ended before its first step"
-        raise RunFolderError(
-            f"{folder}: there is no run to resume ({why}). Check --checkpoint-dir, or leave out --resume to start one."
-        )
 
 
 @contextlib.contextmanager
@@ -252,26 +252,19 @@ class TrainerFolder:
         """The command that continues the run here, for a shell."""
         return shlex.join([word for word in self._command if word != "--reset-training"])
 
-    def describe_progress(self) -> str | None:
-        """How far the run is, in words, as far as it is known here; None where nothing was trained."""
-        return "the chief has what is saved"
-
     def note_choice(self, choice: Mapping[str, Any] | None) -> None:
         """Keeps what `--mode auto` chose, for the next start of the run; None where the mode was given."""
 
     def require_codec(self, codec: Codec) -> None:
         """Raises `StartingPointError` when a codec is not the one that the run has learnt the codes of."""
 
-    def describe_disk(self, model: ModelContent, tensors: Mapping[str, Tensor]) -> str | None:
-        """What checkpoints will take of the disk, in words; None where none are kept."""
-
     def begin(self, end_step: int, environment: Mapping[str, Any]) -> int:
         """Notes that training starts now, and returns the number of its first step. For the chief to do."""
         raise NotImplementedError
 
-    def take_checkpoint(self) -> TrainingCheckpoint | None:
-        """What the run goes on from, for the last time: who holds it keeps its files open, and their place on the disk is not
-        freed."""
+    def open_checkpoint(self) -> TrainingCheckpoint | None:
+        """What the run goes on from; None when it begins with step 0. Who holds it keeps its files open, and their place on the disk
+        is not freed."""
 
     def save(self, model: ModelContent, tensors: Mapping[str, Tensor], state: TrainingState) -> Checkpoint | None:
         """Writes a checkpoint. Whatever goes wrong, the older ones stay. None where none is kept."""
@@ -295,7 +288,7 @@ class RunFolder(TrainerFolder):
         self._config = config
         self._sections: dict[str, dict[str, Any]] = dump_sections(config)
         self._sections["training"]["stage"] = stage
-        self.record = self._read_or_start_record()
+        self.record = read_record(path) or self._start_record()
         """What `run.json` says."""
         self._changes = compare_configs(self.record.config, self._sections)
         if self._is_codec_of_run:
@@ -303,7 +296,6 @@ class RunFolder(TrainerFolder):
         self.checkpoint: Checkpoint | None = self.store.latest()
         """The newest whole checkpoint, from which the run goes on; None when it begins with step 0."""
         self.is_resumed = self.checkpoint is not None
-        self._opened: TrainingCheckpoint | None = None
         refuse_changes(self._changes, path, has_checkpoint=self.is_resumed)
 
     @property
@@ -331,19 +323,11 @@ class RunFolder(TrainerFolder):
     def resume_command(self) -> str:
         return make_resume_command(self._command)
 
-    def describe_progress(self) -> str | None:
-        return describe_progress(self.path)
-
     def open_checkpoint(self) -> TrainingCheckpoint | None:
-        """What the run goes on from, opened once; None when it begins with step 0."""
-        if self._opened is None and self.checkpoint is not None:
-            # Summed up already, when it was found.
-            self._opened = read_training_checkpoint(self.checkpoint.path, verify_checksums=False)
-        return self._opened
-
-    def take_checkpoint(self) -> TrainingCheckpoint | None:
-        saved, self._opened = self.open_checkpoint(), None
-        return saved
+        if self.checkpoint is None:
+            return None
+        # Summed up already, when it was found.
+        return read_training_checkpoint(self.checkpoint.path, verify_checksums=False)
 
     def require_codec(self, codec: Codec) -> None:
         saved = self.open_checkpoint()
@@ -386,11 +370,8 @@ class RunFolder(TrainerFolder):
         if choice != self.record.choice:
             self._note(choice=choice)
 
-    def describe_disk(self, model: ModelContent, tensors: Mapping[str, Tensor]) -> str:
-        return self.store.describe_disk(model, tensors)
-
     def save(self, model: ModelContent, tensors: Mapping[str, Tensor], state: TrainingState) -> Checkpoint:
-        self.checkpoint, self._opened = self.store.save(model=model, tensors=tensors, state=state), None
+        self.checkpoint = self.store.save(model=model, tensors=tensors, state=state)
         return self.checkpoint
 
     def rewind_to(self, path: Path) -> None:
@@ -405,7 +386,7 @@ class RunFolder(TrainerFolder):
             # First: killed in between, the run must not pass for finished.
             self._note(ending=None, is_early=False)
         self.store.rewind(whole.step)
-        self.checkpoint, self._opened = whole, None
+        self.checkpoint = whole
 
     def finish(self, ending: str, *, is_early: bool = False) -> None:
         assert self.record.end_step is not None, "begin() comes first"
@@ -447,13 +428,9 @@ class RunFolder(TrainerFolder):
         return self.stage != self._config.training.stage
 
     def _note(self, **changes: Any) -> None:
-        self.record = dataclasses.replace(self.record, **changes)
-        write_record(self.path, self.record)
+        self.record = _write_record(self.path, dataclasses.replace(self.record, **changes))
 
-    def _read_or_start_record(self) -> RunRecord:
-        record = read_record(self.path)
-        if record is not None:
-            return record
+    def _start_record(self) -> RunRecord:
         found = self.store.list()
         if found:
             raise RunFolderError(
@@ -461,10 +438,7 @@ class RunFolder(TrainerFolder):
                 "about. To start from one of them, give it with --init-from and another --checkpoint-dir; --reset-training "
                 "keeps them aside and starts anew here."
             )
-        foreign = tuple(name for name in _list_names(self.path) if not _is_of_older_runs(name))
-        record = RunRecord(stage=self.stage, config=self._sections, foreign=foreign)
-        write_record(self.path, record)
-        return record
+        return _write_record(self.path, RunRecord(self.stage, self._sections, foreign=tuple(_list_names(self.path))))
 
 
 def _describe_lengths(config: XTTSConfig) -> str:
@@ -527,8 +501,9 @@ def _write_holder(descriptor: int) -> None:
         os.pwrite(descriptor, holder.encode(), 0)
 
 
-_KEPT = re.compile(r"previous-run-(\d+)|(\.previous-run-\d+)\.moving")
-"""An older run, or one that is on its way."""
+_KEPT = re.compile(r"previous-run-(\d+)")
+_MOVING = re.compile(r"\.(previous-run-\d+)\.moving")
+"""A run that is on its way to be kept under that name."""
 _CHECKPOINTS = re.compile(r"(damaged-|newer-)?step-\d+(-\d+)?|checkpoints\.json|run\.json")
 
 
@@ -538,17 +513,13 @@ def keep_run_aside(folder: Path) -> None:
     What was in the folder before the run stays, as do older runs. Without a readable `run.json` nobody knows what else is
     the run's, and only checkpoints are moved.
     """
-    record, entries = _list_entries(folder)
-    is_trained = any(_CHECKPOINTS.fullmatch(name) and name != RECORD_NAME for name in entries)
-    has_inner_run = any((folder / name / RECORD_NAME).is_file() for name in entries)
-    if not (is_trained or has_inner_run) and (not entries or (record is not None and not record.starts)):
-        # Stopped before it trained anything, as when its data were not found: nothing to keep.
+    # Stopped before it trained anything, as when its data were not found, it is nothing to keep.
+    if not _list_entries(folder) or ((folder / RECORD_NAME).is_file() and not _has_begun(folder)):
         return
-    numbers = [int(match[1]) for match in map(_KEPT.fullmatch, _list_names(folder)) if match and match[1]]
-    moving = folder / f".previous-run-{max(numbers, default=0) + 1}.moving"
+    numbers = [int(match[1]) for match in map(_KEPT.fullmatch, os.listdir(folder)) if match]
     try:
-        moving.mkdir()
-        _complete(folder, moving)
+        (folder / f".previous-run-{max(numbers, default=0) + 1}.moving").mkdir()
+        complete_interrupted_move(folder)
     except OSError as error:
         raise RunFolderError(
             f"{folder}: the old run cannot be kept aside ({error}). Move it away yourself, or give another --checkpoint-dir."
@@ -556,38 +527,29 @@ def keep_run_aside(folder: Path) -> None:
 
 
 def complete_interrupted_move(folder: Path) -> None:
-    """Completes what a killed `keep_run_aside` began."""
-    for name in _list_names(folder):
-        if (match := _KEPT.fullmatch(name)) and match[2]:
-            _complete(folder, folder / name)
+    """Completes what `keep_run_aside` began, here or in a process that was killed."""
+    for moving in filter(None, map(_MOVING.fullmatch, os.listdir(folder))):
+        for name in _list_entries(folder):
+            (folder / name).rename(folder / moving[0] / name)
+        kept = (folder / moving[0]).rename(folder / moving[1])
+        _log.info("The run that was in %s is kept in %s.", folder, kept)
 
 
-def _is_of_older_runs(name: str) -> bool:
-    # The lock is none run's own: whoever moves the others holds it.
-    return name == LOCK_NAME or bool(_KEPT.fullmatch(name))
-
-
-def _complete(folder: Path, moving: Path) -> None:
-    for name in _list_entries(folder)[1]:
-        (folder / name).rename(moving / name)
-    kept = folder / moving.name.removeprefix(".").removesuffix(".moving")
-    moving.rename(kept)
-    _log.info("The run that was in %s is kept in %s.", folder, kept)
-
-
-def _list_entries(folder: Path) -> tuple[RunRecord | None, list[str]]:
-    """The record of a folder where it can be read, and the names of what is the run's in it, `run.json` last."""
+def _list_entries(folder: Path) -> list[str]:
+    """The names of what is the run's in a folder, `run.json` last."""
     try:
         record = read_record(folder)
     except RunFolderError:
         record = None
-    names = [name for name in _list_names(folder) if not _is_of_older_runs(name)]
+    names = _list_names(folder)
     if record is None:
         found = [name for name in names if _CHECKPOINTS.fullmatch(name) or (folder / name / RECORD_NAME).is_file()]
     else:
         found = [name for name in names if name not in record.foreign]
-    return record, sorted(found, key=lambda name: (name == RECORD_NAME, name))
+    return sorted(found, key=lambda name: (name == RECORD_NAME, name))
 
 
 def _list_names(folder: Path) -> list[str]:
-    return sorted(entry.name for entry in folder.iterdir())
+    """What is in a folder besides older runs, and the lock, which is no run's own: whoever moves the others holds it."""
+    names = sorted(os.listdir(folder))
+    return [name for name in names if name != LOCK_NAME and not (_KEPT.fullmatch(name) or _MOVING.fullmatch(name))]

@@ -81,7 +81,7 @@ class CheckpointSaver:
 
     def restore(self) -> None:
         """Takes weights, optimizer, position and progress from the checkpoint that the run goes on from, if there is one here."""
-        saved = self.run.take_checkpoint()
+        saved = self.run.open_checkpoint()
         if saved is not None:
             position = load_position(saved.state.position, self.data.fingerprint)
             self.trained.restore(saved)

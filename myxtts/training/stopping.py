@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 from myxtts.config import XTTSConfig
 from myxtts.errors import RunStoppedError, WorkStalledError
 from myxtts.pipeline.threads import FINAL, Stall, StallWatch, TimeLimits, Work, format_all_stacks
-from myxtts.training.run_folder import TrainerFolder, describe_progress, locate_run, make_resume_command
+from myxtts.training.run_folder import describe_progress, locate_run, make_resume_command
 
 _log = logging.getLogger(__name__)
 
@@ -103,24 +103,21 @@ def stops_politely(config: XTTSConfig, command: Sequence[str], doing: str) -> It
 
 
 def explain_stop(
-    config: XTTSConfig,
-    command: Sequence[str],
-    signal: Signals,
-    *,
-    doing: str | None = None,
-    run: TrainerFolder | None = None,
+    config: XTTSConfig, command: Sequence[str], signal: Signals, *, doing: str = "", is_open: bool = False
 ) -> RunStoppedError:
-    """The error that says how far the run is. Before it was open, an earlier session of it may have trained something."""
-    stopped = f"Stopped by {signal.name}{f' {doing},' if doing else ''} before anything was trained in this session."
-    if run is not None and (done := run.describe_progress()) is not None:
-        stopped = f"Stopped by {signal.name} before the next update."
-        folder, resume_command = run.path, run.resume_command
-    else:
-        folder, resume_command = locate_run(config), make_resume_command(command)
-        # What --reset-training asks to be kept aside is not gone on with.
-        done = None if config.training.resume == "reset" else describe_progress(folder)
+    """The error that says how far the run is, which an earlier session of it may have trained.
+
+    Args:
+        doing: when the signal came, such as "while it loads".
+        is_open: whether the run's folder had been opened: what --reset-training asks to be kept aside is so from then on.
+    """
+    folder = locate_run(config)
+    done = describe_progress(folder) if is_open or config.training.resume != "reset" else None
+    when = "the next update" if is_open and done else "anything was trained in this session"
+    stopped = f"Stopped by {signal.name}{doing and f' {doing},'} before {when}."
     if done is None:
         return RunStoppedError(f"{stopped} Start it again with the same command.", signal, None)
+    resume_command = make_resume_command(command)
     return RunStoppedError(f"{stopped} Nothing is lost of the run in {folder}: {done}.", signal, resume_command)
 
 

@@ -205,7 +205,7 @@ class XTTSTrainer:
             raise HeadLostError(f"{error}{resume}") from None
         except StopNow:
             assert stop.signal is not None
-            raise explain_stop(self.config, self._command, stop.signal, run=self._run) from None
+            raise explain_stop(self.config, self._command, stop.signal, is_open=self._run is not None) from None
 
     @contextmanager
     def _open_run(self) -> Iterator[TrainerFolder]:
@@ -294,9 +294,8 @@ class XTTSTrainer:
             sum_workers=peers.sum_gradients if peers.size > 1 else None,
             worker=peers.share.part * len(self.plan.trainers),
         )
-        room = run.describe_disk(trained.collect_content(), trained.collect_tensors())
-        if room is not None:
-            _log.info("%s", room)
+        if isinstance(run, RunFolder):
+            _log.info("%s", run.store.describe_disk(trained.collect_content(), trained.collect_tensors()))
         peers.lead("begin", lambda: run.begin(schedule.end_step, saver.environment))
         with self._ledger.spend(Cause.START_UP, "restoring the checkpoint"), get_device_context(self.model_device):
             saver.restore()
@@ -326,7 +325,6 @@ class XTTSTrainer:
 
     def _find_mel_norms(self, run: TrainerFolder, config: XTTSConfig, data: RunData) -> NDArray[np.float32]:
         """Of a codec that is trained: those it began with, or measured now."""
-        assert isinstance(run, RunFolder), "a cluster trains no codec"
         saved = run.open_checkpoint()
         if saved is not None:
             return take_codec(saved.model).mel_norms
