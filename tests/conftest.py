@@ -69,6 +69,3 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                     terminalreporter.section(f"{report.nodeid}: {outcome}")
                     for line in lines:
                         terminalreporter.line(line)
-    ran = [each for each in terminalreporter.stats.get("passed", []) if "test_block_runs.py::" in each.nodeid]
-    if ran:
-        terminalreporter.line(f"docs: {len(ran)} blocks of code were really run and passed")

@@ -71,13 +71,6 @@ def test_the_modes_are_measured_with_the_real_model():
     assert rows["series"][3] == 1.0
 
 
-@pytest.mark.soak
-def test_the_watch_is_measured_in_a_real_run():
-    text = run_bench("pipeline", "--part", "d", "--batches", "2")
-    (update_ms,), (inside_ms,) = (re.findall(rf"{name}: ([\d.]+)", text) for name in ("per update", "the watch"))
-    assert 0 < float(inside_ms) < float(update_ms)
-
-
 def test_the_planner_s_choice_is_compared_with_every_mode():
     text = run_bench("planner", "--workloads", "1", "--batches", "2")
     (row,) = re.findall(r"^  60    55    1    20   2  (\S+) +([\d.]+) +([\d.]+)  (\S+) +([\d.]+)%", text, re.MULTILINE)

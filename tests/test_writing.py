@@ -25,11 +25,6 @@ from tests.support.processes import run_code
 from tests.support.writing_kills import read_version, write_version
 
 
-def kill_everywhere(folder, arguments):
-    code = f"from pathlib import Path\nfrom tests.support.writing_kills import kill_everywhere\nreport(kill_everywhere(Path({str(folder)!r}), {arguments}))"
-    return run_code(code)
-
-
 @pytest.mark.parametrize(
     ("arguments", "killed", "recovered"),
     [
@@ -39,7 +34,8 @@ def kill_everywhere(folder, arguments):
     ],
 )
 def test_a_writer_killed_anywhere_leaves_the_old_or_the_new(tmp_path, arguments, killed, recovered):
-    result = kill_everywhere(tmp_path, arguments)
+    code = "from pathlib import Path\nfrom tests.support.writing_kills import kill_everywhere"
+    result = run_code(f"{code}\nreport(kill_everywhere(Path({str(tmp_path)!r}), {arguments}))")
     assert result["kills"] > 60
     assert result["states"].keys() == killed, "each must have been hit, and nothing else"
     assert result["recovered"].keys() == recovered
@@ -48,15 +44,6 @@ def test_a_writer_killed_anywhere_leaves_the_old_or_the_new(tmp_path, arguments,
 
 def list_names(folder):
     return sorted(entry.name for entry in folder.iterdir())
-
-
-def test_a_folder_is_replaced_as_a_whole(tmp_path):
-    target = tmp_path / "deep" / "target"
-    write_version(target, 1)
-    (target / "stale.txt").write_text("of the old one")
-    write_version(target, 2)
-    assert read_version(target) == 2
-    assert list_names(target.parent) == ["target"]
 
 
 def test_everything_is_flushed_before_the_name_and_the_name_after_it(tmp_path, monkeypatch):
@@ -214,7 +201,7 @@ def test_writers_at_the_same_time_leave_one_whole_folder(tmp_path):
     assert list_names(tmp_path) == ["target"]
 
 
-def test_a_link_is_followed_and_the_mode_kept(tmp_path):
+def test_a_link_is_followed_unless_it_must_not_be_and_the_mode_kept(tmp_path):
     write_version(tmp_path / "real", 1)
     (tmp_path / "link").symlink_to("real")
     write_version(tmp_path / "link", 2)
@@ -224,16 +211,12 @@ def test_a_link_is_followed_and_the_mode_kept(tmp_path):
         file.write(b"\2" * 2000)
     assert read_version(tmp_path / "real") == 2
     assert (tmp_path / "real" / "a.bin").stat().st_mode & 0o777 == 0o640
-
-
-def test_a_link_that_must_not_be_followed_is_replaced(tmp_path):
-    (tmp_path / "precious").write_text("of another")
-    (tmp_path / "link").symlink_to("precious")
-    with open_file_atomically(tmp_path / "link", follows_link=False) as file:
+    own = tmp_path / "own"
+    own.symlink_to("real/a.bin")
+    with open_file_atomically(own, follows_link=False) as file:
         file.write(b"mine")
-    assert not (tmp_path / "link").is_symlink()
-    assert (tmp_path / "link").read_bytes() == b"mine"
-    assert (tmp_path / "precious").read_text() == "of another"
+    assert (own.is_symlink(), own.read_bytes()) == (False, b"mine")
+    assert read_version(tmp_path / "real") == 2
 
 
 def test_a_scratch_folder_that_a_killed_process_left_is_removed_by_the_next(tmp_path, monkeypatch):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from typing import Any
@@ -22,9 +22,6 @@ from myxtts.training.trainer import XTTSTrainer
 from myxtts.utils.gpu_memory import RoleMemory, read_role_memory
 
 _log = logging.getLogger(__name__)
-
-PIPELINE_DEPTH = SLOTS - 1
-"""Batches on their way while one is trained on."""
 
 
 class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
@@ -75,7 +72,7 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
     @property
     def pipeline_depth(self) -> int:
         """Batches on their way while one is trained on."""
-        return PIPELINE_DEPTH
+        return SLOTS - 1
 
     @property
     def buffer_queue(self) -> Handoff[Batch] | None:
@@ -139,7 +136,9 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
         self._log_pipeline_performance()
         if self._is_monitored:
             for role, stats in self.get_memory_stats().items():
-                _log.info("Memory of the %s device: %s", role, _format_stats(stats))
+                sizes = {name: stats[f"{name}_mb"] for name in ("used", "peak", "limit")}
+                told = [f"{name} {'unknown' if size is None else f'{size:.0f} MB'}" for name, size in sizes.items()]
+                _log.info("Memory of the %s device: %s, %s", role, stats["device"], ", ".join(told))
         return result
 
 
@@ -154,11 +153,3 @@ def _choose_plan(config: XTTSConfig, command: Sequence[str]) -> DevicePlan:
         f"The plan in force in this process ({active.mode} mode, GPU {active.data.physical_id} and {active.model.physical_id}) is "
         f"not the one asked for (GPU {wanted[0]} prepares, GPU {wanted[1]} trains). Give the ids that setup_gpu_memory_isolation got."
     )
-
-
-def _format_stats(stats: Mapping[str, Any]) -> str:
-    known = {
-        name: "unknown" if stats[name] is None else f"{stats[name]:.0f} MB"
-        for name in ("used_mb", "peak_mb", "limit_mb")
-    }
-    return f"{stats['device']}, used {known['used_mb']}, peak {known['peak_mb']}, limit {known['limit_mb']}"

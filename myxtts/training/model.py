@@ -130,17 +130,11 @@ class TrainedModel:
         own = {name.removeprefix(mark): tensor for name, tensor in saved.tensors.items() if name.startswith(mark)}
         weights = own or ((saved.model.adapter or saved.model.model) if self.prefix else saved.model.dvae)
         load_checkpoint_arrays(self.step.objective.trained, weights or {}, prefix=self.prefix).require_complete()
-        state = dict(self.step.list_state())
-        source = saved.model.path / TENSORS_NAME
-        shapes = {
-            name: (tuple(variable.shape), saved.tensors[name].shape)
-            for name, variable in state.items()
-            if name in saved.tensors
-        }
-        LoadReport(
-            missing=[name for name in state if name not in shapes],
-            mis_shaped=[(name, need, found) for name, (need, found) in shapes.items() if need != found],
-        ).require_complete(str(source))
+        state, source = dict(self.step.list_state()), saved.model.path / TENSORS_NAME
+        missing = [name for name in state if name not in saved.tensors]
+        shapes = [(name, tuple(state[name].shape), saved.tensors[name].shape) for name in state if name not in missing]
+        mis_shaped = [(name, need, found) for name, need, found in shapes if need != found]
+        LoadReport(missing=missing, mis_shaped=mis_shaped).require_complete(str(source))
         for name, variable in state.items():
             values = read_array(saved.tensors[name])
             if values.dtype != variable.dtype.as_numpy_dtype or not np.isfinite(values).all():
@@ -187,13 +181,8 @@ def build_gpt_step(
     frame = _make_frame(config, data, codec, start, GPT_PREFIX)
     if start is not None and adapters is not None:
         base = AdapterBase(f"../{START_FOLDER}", start.directory.manifest.files[MODEL_NAME].sha256, adapters.factor)
-        frame = {
-            **frame,
-            "model": {MEL_STATISTICS: codec.mel_norms},
-            "speakers": None,
-            "source_config": None,
-            "base": base,
-        }
+        beside = {MEL_STATISTICS: codec.mel_norms}
+        frame = {**frame, "model": beside, "speakers": None, "source_config": None, "base": base}
         if codec.folder == start.folder:
             frame["dvae"] = None
 
@@ -220,12 +209,10 @@ def build_codec_step(
     objective = CodecObjective(dvae, seed=config.training.seed, free_steps=free_steps, total_steps=steps)
     frame: ModelContent = {"config": config, "model": {MEL_STATISTICS: mel_norms}}
 
-    return TrainedModel(
-        build_step(objective, config, dropout=0.0),
-        "",
-        frame,
-        lambda folder: Listener(render_codes(encode_row(dvae), MelVocoder(dvae, mel_norms)), folder),
-    )
+    def make_listener(folder: Path) -> Listener:
+        return Listener(render_codes(encode_row(dvae), MelVocoder(dvae, mel_norms)), folder)
+
+    return TrainedModel(build_step(objective, config, dropout=0.0), "", frame, make_listener)
 
 
 def build_step(

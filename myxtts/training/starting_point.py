@@ -140,7 +140,8 @@ def find_codec(config: XTTSConfig, start: StartingPoint | None) -> Codec | None:
 def open_start(
     config: XTTSConfig, folder: Path, *, is_resumed: bool = False, keeps: bool = False
 ) -> tuple[XTTSConfig, StartingPoint | None]:
-    """The model that a run starts from, None for none; and the configuration with what a decoder adopts from it.
+    """The model that a run starts from, None for none; and the configuration, for a decoder with the lengths of prompts and clips
+    that its model was trained on, where no others were given.
 
     Args:
         folder: keeps what is imported.
@@ -153,7 +154,11 @@ def open_start(
     if origin is None or training.stage == "codec":
         return config, None
     start = read_starting_point(Path(origin), folder, is_resumed=is_resumed, keeps=keeps)
-    return (adopt_lengths(config, start) if training.stage == "decoder" else config), start
+    if training.stage == "decoder":
+        given, trained_on = config.given_values().get("data", {}), start.directory.config.data
+        lengths = {"prompt_seconds": trained_on.prompt_seconds, "max_clip_seconds": trained_on.max_clip_seconds}
+        config = config.replace(data={name: value for name, value in lengths.items() if name not in given})
+    return config, start
 
 
 def read_starting_point(path: Path, run_folder: Path, *, is_resumed: bool, keeps: bool = False) -> StartingPoint:
@@ -180,10 +185,8 @@ def read_starting_point(path: Path, run_folder: Path, *, is_resumed: bool, keeps
 def _import_coqui(path: Path, target: Path) -> None:
     beside = {name: path.with_name(file) for name, file in _BESIDE.items()}
     found: dict[str, Any] = {name: file for name, file in beside.items() if file.exists()}
-    report = import_coqui_files(path, target, **found)
-    _log.info(
-        "Imported %s (%d tensors) with %s to %s.", path, report.tensors, ", ".join(found) or "nothing beside it", target
-    )
+    report, names = import_coqui_files(path, target, **found), ", ".join(found) or "nothing beside it"
+    _log.info("Imported %s (%d tensors) with %s to %s.", path, report.tensors, names, target)
 
 
 def _keep_model(path: Path, target: Path, *, is_resumed: bool) -> None:
@@ -198,14 +201,6 @@ def _keep_model(path: Path, target: Path, *, is_resumed: bool) -> None:
             path,
             target,
         )
-
-
-def adopt_lengths(config: XTTSConfig, start: StartingPoint) -> XTTSConfig:
-    """The configuration with the lengths of prompts and clips that a model was trained on, where no others were given."""
-    given = config.given_values().get("data", {})
-    trained_on = start.directory.config.data
-    lengths = {"prompt_seconds": trained_on.prompt_seconds, "max_clip_seconds": trained_on.max_clip_seconds}
-    return config.replace(data={name: value for name, value in lengths.items() if name not in given})
 
 
 def require_vocabulary(start: StartingPoint, vocabulary: Path, tokens: int, *, is_trained: bool) -> None:

@@ -82,11 +82,7 @@ def run(command, folder):
     path = os.pathsep.join([str(tools), str(Path(sys.executable).parent), os.environ["PATH"]])
     result = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],
-        cwd=folder,
-        env={**os.environ, "PATH": path, "MYXTTS_REHEARSAL": "1", "PYTHONPATH": ""},
-        capture_output=True,
-        text=True,
-        timeout=MOST_SECONDS,
-        stdin=subprocess.DEVNULL,
-    )
+        cwd=folder, env={**os.environ, "PATH": path, "MYXTTS_REHEARSAL": "1", "PYTHONPATH": ""},
+        capture_output=True, text=True, timeout=MOST_SECONDS, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
     assert result.returncode == 0, f"{command}\n{result.stdout[-2000:]}\n{result.stderr[-4000:]}"

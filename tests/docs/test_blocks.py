@@ -8,7 +8,7 @@ import pytest
 
 from myxtts.cli.main import COMMANDS, make_parser
 from myxtts.config import resolve_config
-from tests.support.doc_blocks import PARSE_ONLY, read_all_blocks, split_commands
+from tests.support.doc_blocks import read_all_blocks, split_commands
 from tests.support.processes import ROOT
 
 BLOCKS = read_all_blocks()
@@ -81,11 +81,3 @@ def test_yaml_is_a_configuration(block, tmp_path):
     path = tmp_path / "page.yaml"
     path.write_text(block.text, encoding="utf-8")
     resolve_config(yaml_path=path)
-
-
-def test_blocks_that_the_long_tests_run_are_counted(record_property):
-    tagged = [block for block in BLOCKS if block.tag]
-    run = [block for block in tagged if block.tag != PARSE_ONLY]
-    share = f"{len(run)} of {len(tagged)} blocks of code ({len(run) / len(tagged):.0%})"
-    record_property("summary", [f"{share} are for `make soak` to run, the others are parsed"])
-    assert run

@@ -71,7 +71,9 @@ def test_a_script_without_a_main_guard_trains_with_a_producer_of_its_own_and_aga
     assert "belongs to the producer process" in told["refused"]
 
 
-def test_the_data_role_has_the_memory_of_the_producer_and_not_that_of_the_trainer():
+def test_the_data_role_has_the_memory_of_the_producer_and_not_that_of_the_trainer(monkeypatch):
+    # A command that another test has run in this process may have put its plan into force.
+    monkeypatch.setattr("myxtts.devices.runtime.active_plan", lambda: None)
     trainer = MemoryIsolatedDualGPUTrainer(XTTSConfig(training={"rehearsal": True}), data_gpu_id=0, model_gpu_id=1)
     stats = trainer.get_memory_stats()
     assert (stats["data"]["used_mb"], stats["data"]["peak_mb"]) == (None, None), "there is no producer yet"

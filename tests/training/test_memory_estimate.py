@@ -49,7 +49,7 @@ def read(found, name):
     return next(item.size_bytes for item in found.items if item.name == name)
 
 
-def test_optimizer_and_gradients_follow_from_the_parameters():
+def test_optimizer_and_gradients_follow_from_the_parameters_and_slots_from_the_batches():
     config = XTTSConfig(model={"size": "tiny"})
     found = bill(config)
     assert read(found, "gradients") == read(found, "weights")
@@ -57,6 +57,10 @@ def test_optimizer_and_gradients_follow_from_the_parameters():
     averaged = bill(config.replace(training={"ema_decay": 0.99, "gradient_accumulation_steps": 4}))
     assert read(averaged, "optimizer") == 3 * read(found, "weights")
     assert read(averaged, "gradients") == 2 * read(found, "weights")
+    for stage in ("gpt", "codec"):
+        settings = describe_shape(config, stage).preparation
+        largest = max(measure_batch_bytes(settings, bucket) for bucket in BUCKETS)
+        assert read(bill(config, stage), "slots") == SLOTS * largest, "as large as the pipeline makes them"
 
 
 def test_what_saves_memory_makes_the_bill_smaller():
@@ -129,14 +133,6 @@ def test_a_limit_wins_over_what_is_free_and_what_is_unknown_is_not_refused():
     assert [found.fits for found in bills.bills] == [None, None]
 
 
-def test_slots_are_as_large_as_the_pipeline_makes_them():
-    config = XTTSConfig(model={"size": "tiny"})
-    for stage in ("gpt", "codec"):
-        settings = describe_shape(config, stage).preparation
-        largest = max(measure_batch_bytes(settings, bucket) for bucket in BUCKETS)
-        assert read(bill(config, stage), "slots") == SLOTS * largest
-
-
 def test_a_device_that_does_both_jobs_is_billed_for_both():
     config = XTTSConfig(model={"size": "tiny"})
     apart, alone = bill(config), bill(config, mode=Mode.SINGLE)
@@ -151,7 +147,7 @@ def test_a_device_that_does_both_jobs_is_billed_for_both():
         check_run(config, make_plan(between, Mode.SINGLE), describe_shape(config))
 
 
-def test_a_data_device_too_small_for_a_batch_prepares_fewer_clips_at_a_time():
+def test_a_data_device_too_small_for_a_batch_prepares_fewer_clips_at_a_time_and_at_least_one():
     config = XTTSConfig(model={"size": "tiny"}, data={"batch_size": 16})
     shape = describe_shape(config)
     whole = bill_run(config, make_plan(None), shape)[0].total_bytes // 2**20 + 1
@@ -160,16 +156,12 @@ def test_a_data_device_too_small_for_a_batch_prepares_fewer_clips_at_a_time():
     assert fitting.rows_at_a_time == 4, "8 of the longest clips are a whole batch"
     assert "4 clips at a time do" in str(fitting)
     assert "--data-gpu-memory" in str(fitting)
-
-
-def test_a_data_device_too_small_for_one_clip_is_refused_with_a_way_out():
-    config = XTTSConfig(model={"size": "tiny"}, data={"batch_size": 16})
     with pytest.raises(MemoryBillError, match=r"data device(.|\n)*--data-gpu-memory.*--max-clip-seconds"):
-        check_run(config, make_plan(None, data_mib=1), describe_shape(config))
-    one = RunShape("gpt", tuple(replace(bucket, rows=1) for bucket in BUCKETS), describe_shape(config).preparation)
+        check_run(config, make_plan(None, data_mib=1), shape)
+    one = replace(shape, buckets=tuple(replace(bucket, rows=1) for bucket in BUCKETS))
     least = bill_run(config, make_plan(None), one)[0].total_bytes // 2**20 + 1
     with pytest.raises(MemoryBillError, match=r"data device(.|\n)*This fits.*--batch-size \d --grad-accum"):
-        check_run(config, make_plan(None, data_mib=least), describe_shape(config))
+        check_run(config, make_plan(None, data_mib=least), shape)
 
 
 def test_batches_that_fit_make_up_the_same_update():

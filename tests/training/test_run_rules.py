@@ -3,12 +3,9 @@
 import json
 import shutil
 
-import numpy as np
 import pytest
 
-from myxtts.checkpoints.model_directory import read_model_directory, write_model_directory
-from myxtts.checkpoints.tensors import read_array
-from tests.support.tiny_run import MODEL_SETTINGS, TinyRun, run_tiny
+from tests.support.tiny_run import TinyRun, run_tiny
 
 # Whole runs; test_resume_rules.py and test_run_folder.py have the rules without one.
 pytestmark = pytest.mark.soak
@@ -60,16 +57,3 @@ def test_a_corpus_of_which_nothing_is_left_says_why(base_flags, tmp_path):
     assert "Traceback" not in run.text
     assert "0 of 25 clips can be used" in run.text
     assert "too_short is below 5 s (--min-clip-seconds)" in run.text
-
-
-def test_a_model_with_weights_that_are_no_numbers_is_not_trained_from(base_flags, unbroken, tmp_path):
-    model = read_model_directory(unbroken.folder / "step-00000008")
-    arrays = {name: np.array(read_array(tensor)) for name, tensor in model.model.items()}
-    arrays["gpt.text_embedding.weight"][-1] = np.nan
-    spoilt = tmp_path / "spoilt"
-    write_model_directory(spoilt, config=model.config, model=arrays, dvae=model.dvae, vocabulary=model.vocabulary)
-    settings = {**dict.fromkeys(MODEL_SETTINGS), "training.warmup_steps": None}
-    flags = (*base_flags[:2], "--init-from", spoilt, "--prompt-from", "speaker", "--grad-accum", "1")
-    run = run_tiny(tmp_path / "run", *flags, expect=2, **settings)
-    assert "gpt.text_embedding.weight holds nan, which no weight is. Give another checkpoint." in run.text
-    assert run.checkpoints == []
