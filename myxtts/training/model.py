@@ -17,11 +17,7 @@ from numpy.typing import NDArray
 from myxtts.audio.filterbanks import DVAE_MEL
 from myxtts.audio.mels import compute_dvae_mel
 from myxtts.checkpoints.model_directory import MODEL_NAME, AdapterBase, ModelContent, list_content
-from myxtts.checkpoints.store import (
-    START_FOLDER,
-    TENSORS_NAME,
-    TrainingCheckpoint,
-)
+from myxtts.checkpoints.store import START_FOLDER, TENSORS_NAME, TrainingCheckpoint
 from myxtts.checkpoints.tensors import LazyTensor, Tensor, read_array
 from myxtts.config import XTTSConfig
 from myxtts.config.config import TrainingConfig
@@ -57,14 +53,7 @@ from myxtts.models.weights import (
 )
 from myxtts.models.xtts import build_decoder, build_dvae, build_gpt, build_rivals, initialise_weights
 from myxtts.pipeline.recipe import choose_augmentation
-from myxtts.training.listening import (
-    Listener,
-    encode_row,
-    predict_codes,
-    render_codes,
-    render_speech,
-    speak_codes,
-)
+from myxtts.training.listening import Listener, encode_row, predict_codes, render_codes, render_speech, speak_codes
 from myxtts.training.memory_estimate import count_adapter_parameters
 from myxtts.training.objectives import DECODER_BETAS, CodecObjective, DecoderObjective, GPTObjective, Objective, Tensors
 from myxtts.training.optimizer import BETAS, PACKED_ELEMENTS

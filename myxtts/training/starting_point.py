@@ -19,12 +19,7 @@ from myxtts.checkpoints.model_directory import (
     read_model_directory,
     require_weights,
 )
-from myxtts.checkpoints.store import (
-    START_FOLDER,
-    find_model_directory,
-    find_own_model,
-    have_same_weights,
-)
+from myxtts.checkpoints.store import START_FOLDER, find_model_directory, find_own_model, have_same_weights
 from myxtts.checkpoints.tensors import Tensor, read_array
 from myxtts.config import ModelConfig, XTTSConfig
 from myxtts.config.model import SHAPE_NAMES

@@ -111,19 +111,11 @@ def test_out_of_memory_is_retried_in_parts_on_every_device(tmp_path, base_flags,
 @pytest.mark.soak
 def test_a_codec_is_trained_by_several_as_by_one_and_first_where_none_is_given(tmp_path, codec_run):
     """Its codebook is drawn from the whole batch, and codes that nothing uses are drawn anew."""
-    flags = (
-        "--train-data",
-        codec_run / "corpus",
-        "--validation-interval",
-        "3",
-        "--stage",
-        "codec",
-        "--max-steps",
-        "24",
-    )
+    corpus = ("--train-data", codec_run / "corpus")
+    flags = (*corpus, "--validation-interval", "3", "--stage", "codec", "--max-steps", "24")
     alone = run_tiny(tmp_path / "alone", *flags)
     assert_same_losses(start_tiny(tmp_path / "run", *flags, *CARDS).finish(0), alone, rel=1e-3)
-    first = ("--train-data", codec_run / "corpus", "--max-steps", "1", "--codec-steps", "2")
+    first = (*corpus, "--max-steps", "1", "--codec-steps", "2")
     assert "No codec was given" in start_tiny(tmp_path / "first", *first, *CARDS).finish(0).text
 
 

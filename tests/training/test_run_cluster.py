@@ -9,15 +9,7 @@ import psutil
 import pytest
 
 from myxtts.cluster.trainers import TRAINER
-from tests.support.tiny_run import (
-    TinyRun,
-    at_step,
-    leaves_nothing,
-    list_processes,
-    run_tiny,
-    start_tiny,
-    wait_for,
-)
+from tests.support.tiny_run import TinyRun, at_step, leaves_nothing, list_processes, run_tiny, start_tiny, wait_for
 from tests.training.test_run_cards import assert_same_files, assert_same_losses
 
 FLAGS = (

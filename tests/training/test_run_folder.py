@@ -76,7 +76,7 @@ def read_record(folder):
     return json.loads((folder / "run.json").read_text())
 
 
-def test_a_new_run_begins_with_step_0(folder):
+def test_a_new_run_begins_with_step_0_and_goes_on_from_its_newest_checkpoint(folder, caplog):
     with open_with(folder) as run:
         assert (run.step, run.is_resumed, run.is_finished, run.checkpoint) == (0, False, False, None)
         assert run.begin(100, ENVIRONMENT) == 0
@@ -86,15 +86,13 @@ def test_a_new_run_begins_with_step_0(folder):
     assert (record["stage"], record["end_step"], record["environment"]) == ("gpt", 100, ENVIRONMENT)
     assert record["config"]["training"]["learning_rate"] == 1e-3
     assert [start["command"] for start in record["starts"]] == [list(COMMAND)]
-
-
-def test_an_unfinished_run_goes_on_from_its_newest_checkpoint(folder, caplog):
     train(folder, 10, 20)
+    caplog.clear()
     with caplog.at_level(logging.INFO, "myxtts"), open_with(folder) as run:
         assert run.is_resumed
         assert run.begin(100, ENVIRONMENT) == 20
         assert_content(run.checkpoint)
-        assert run.list_lengths(300) == [(0, 100), (20, 100), (20, 300)], "each start as long as it was then"
+        assert run.list_lengths(300) == [(0, 100), (0, 100), (20, 100), (20, 300)], "each start as long as it was then"
     assert caplog.messages == [f"The run in {folder} goes on at step 20 of 100."]
 
 
@@ -222,8 +220,7 @@ def test_a_folder_without_a_readable_record_is_not_guessed_at(folder, content):
 
 def test_a_record_of_a_newer_myxtts_is_not_touched(folder):
     train(folder, 10)
-    record = (folder / "run.json").read_text()
-    (folder / "run.json").write_text(json.dumps(json.loads(record) | {"version": 2}))
+    (folder / "run.json").write_text(json.dumps(read_record(folder) | {"version": 2}))
     with pytest.raises(RunFolderError, match=r"of version 2.*Update MyXTTS"):
         open_once(folder)
 
