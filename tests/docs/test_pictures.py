@@ -2,7 +2,6 @@
 
 import html
 import re
-import struct
 
 import pytest
 
@@ -12,7 +11,6 @@ from myxtts.units import UNKNOWN
 from tests.monitoring.runs import make_train_row
 from tests.support.doc_blocks import README
 from tests.support.processes import ROOT
-from tools.make_pictures import PAGE_HEIGHT, PAGE_WIDTH
 
 PICTURES = ROOT / "docs" / "pictures"
 LIVE_VIEW, PROFILE = "live-view.svg", "profile.png"
@@ -23,12 +21,6 @@ LIVE_VIEW, PROFILE = "live-view.svg", "profile.png"
 def test_every_picture_is_there_and_shown_in_the_readme(page, name):
     assert (PICTURES / name).stat().st_size > 0
     assert re.search(rf"!\[[^\]]{{20,}}\]\(docs/pictures/{name}\)", (ROOT / page).read_text(encoding="utf-8")), name
-
-
-def test_the_page_of_the_profiler_was_photographed_whole():
-    content = (PICTURES / PROFILE).read_bytes()
-    assert content.startswith(b"\x89PNG\r\n\x1a\n")
-    assert struct.unpack(">II", content[16:24]) == (PAGE_WIDTH, PAGE_HEIGHT)
 
 
 def test_the_picture_of_the_live_view_loads_nothing_from_elsewhere():
