@@ -1,1 +1,1 @@
-"""Finding good settings, and what limits a run."""
+"""Finding good settings, what limits a run, and codes made ahead of one."""
