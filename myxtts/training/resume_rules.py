@@ -19,7 +19,6 @@ from myxtts.config.settings import GIVEN
 from myxtts.config.sources import dump_sections, format_value, iterate_flags
 from myxtts.devices.plan import DevicePlan, Mode
 from myxtts.errors import ClusterError, RunChangedError
-from myxtts.training.schedule import compute_learning_rate
 
 _log = logging.getLogger(__name__)
 
@@ -174,18 +173,11 @@ def report_moved_end(training: TrainingConfig, step: int, old_end: int, new_end:
     """Says in the log that a run which goes on has another length than before, and what that does to the learning rate."""
     _log.info("The run is %d updates long now; it was %d.", new_end, old_end)
     if training.lr_schedule == "cosine":
-        shown = max(step, min(old_end, new_end))
         _log.warning(
-            "The learning rate falls along a cosine to the end of the run, so from step %d on it is another one (at step %d "
-            "%.3g instead of %.3g), and the result is neither that of %d updates nor that of %d in one go. With --lr-schedule "
-            "constant, given when a run is started, nothing depends on its length.",
-            max(step, training.warmup_steps),
-            shown,
-            compute_learning_rate(training, shown, new_end),
-            compute_learning_rate(training, shown, old_end),
-            old_end,
-            new_end,
-        )
+            "The learning rate falls along a cosine to the end of the run, so from step %d on it is another one, and the result is "
+            "neither that of %d updates nor that of %d in one go. With --lr-schedule constant, given when a run is started, nothing "
+            "depends on its length.", max(step, training.warmup_steps), old_end, new_end,
+        )  # fmt: skip
 
 
 def report_rounding(changes: Sequence[Change]) -> None:

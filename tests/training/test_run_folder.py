@@ -354,10 +354,10 @@ def kill_everywhere(directory):
         kill = functools.partial(kill_before_line, states.total(), [run_folder.__file__])
         if not run_killed(lambda: run_folder.keep_run_aside(folder), kill):
             return {"kills": states.total(), "states": states}
-        run_folder.complete_interrupted_move(folder)
+        open_once(folder)
         is_old = list_names(folder) == sorted([*MINE, *OTHERS])
         if not is_old:
-            assert list_names(folder) == sorted(["previous-run-1", *OTHERS])
+            assert list_names(folder) == sorted(["previous-run-1", "run.json", *OTHERS])
             assert list_names(folder / "previous-run-1") == MINE
         states["old" if is_old else "moved"] += 1
 
