@@ -153,11 +153,6 @@ def test_rows_that_fill_a_batch_and_ends_behind_a_clip_do_not_count():
     np.testing.assert_allclose(step.evaluate(short, "all"), step.evaluate(other, "all"), rtol=1e-5)
 
 
-def test_a_decoder_that_hears_speakers_is_not_trained_without_them():
-    with pytest.raises(AssertionError, match="speaker"):
-        DecoderObjective(build(WaveformDecoder(DECODER_SIZE), 1), None, None)
-
-
 @pytest.fixture(scope="module")
 def usual_losses():
     step, batch = make_step(), make_batch()

@@ -214,18 +214,3 @@ def test_every_operation_has_a_kernel_and_nothing_crosses_but_what_is_listed(wor
     assert not missing
     assert {edge: count for edge, count in crossing.items() if edge not in LISTED[work]} == {}
     assert LISTED[work].keys() - crossing.keys() == set(), "these cross no more"
-
-
-def test_a_detour_through_whole_numbers_of_32_bits_is_found():
-    def take_a_detour():
-        @tf.function(autograph=False)
-        def drop(x, key):
-            return x * tf.cast(tf.random.stateless_uniform([2], key, maxval=9, dtype=tf.int32)[0] + 1, tf.float32)
-
-        return drop.get_concrete_function(tf.TensorSpec([4]), tf.TensorSpec([2], tf.int32))
-
-    (function,) = collect_functions(take_a_detour).values()
-    missing, crossing = audit(function)
-    assert not missing
-    assert any(" down to StridedSlice" in edge for edge in crossing), "drawn on the device, sliced on the host"
-    assert any(edge.endswith("up to Cast") for edge in crossing), "and sent back"

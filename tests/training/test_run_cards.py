@@ -92,15 +92,6 @@ def test_whoever_prepares_the_run_is_the_same(tmp_path, base_flags, mode):
 
 
 @pytest.mark.soak
-def test_it_stops_when_asked_and_is_resumed_by_the_command_it_prints(tmp_path, base_flags):
-    live = start_tiny(tmp_path / "run", *base_flags, *FLAGS, *CARDS, "--max-steps", "100000")
-    live.strike(at_step(live.folder, 2), signal.SIGTERM)
-    run = live.finish(0)
-    assert "--model-gpus 0,1" in " ".join(run.resume_words)
-    assert run.checkpoints[-1] == run.losses[-1][0]
-
-
-@pytest.mark.soak
 def test_out_of_memory_is_retried_in_parts_on_every_device(tmp_path, base_flags, pair):
     fault = Fault("computing gradients", "runs out of memory", 3)
     run = start_tiny(tmp_path / "run", *base_flags, *FLAGS, *CARDS, "--max-steps", "3", fault=fault, **EXACT).finish(0)
