@@ -250,7 +250,7 @@ class TrainerFolder:
     @property
     def resume_command(self) -> str:
         """The command that continues the run here, for a shell."""
-        return shlex.join([word for word in self._command if word != "--reset-training"])
+        return make_resume_command(self._command)
 
     def note_choice(self, choice: Mapping[str, Any] | None) -> None:
         """Keeps what `--mode auto` chose, for the next start of the run; None where the mode was given."""
@@ -286,6 +286,7 @@ class RunFolder(TrainerFolder):
             path, keep_last=training.keep_last, keep_best=training.keep_best, best_metric=training.best_metric
         )
         self._config = config
+        self._is_codec_of_run = stage != training.stage
         self._sections: dict[str, dict[str, Any]] = dump_sections(config)
         self._sections["training"]["stage"] = stage
         self.record = read_record(path) or self._start_record()
@@ -318,10 +319,6 @@ class RunFolder(TrainerFolder):
             patience = self._config.training.early_stopping
             return 0 < patience <= self._old_patience
         return all(change.rule is not Rule.LENGTH for change in self._changes)
-
-    @property
-    def resume_command(self) -> str:
-        return make_resume_command(self._command)
 
     def open_checkpoint(self) -> TrainingCheckpoint | None:
         if self.checkpoint is None:
@@ -422,10 +419,6 @@ class RunFolder(TrainerFolder):
     @property
     def _old_patience(self) -> int:
         return int(self.record.config["training"]["early_stopping"])
-
-    @property
-    def _is_codec_of_run(self) -> bool:
-        return self.stage != self._config.training.stage
 
     def _note(self, **changes: Any) -> None:
         self.record = _write_record(self.path, dataclasses.replace(self.record, **changes))
