@@ -121,11 +121,11 @@ def _train(config: XTTSConfig, planned: PlannedRun, command: Sequence[str], *, i
     print(f"\n{format_summary(stage.summary)}\n")
     print(f"Run     {stage.folder}: {stage.ending.reason} ({stage.step} updates)")
     print(f"Report  {stage.report}")
-    if (stage.folder / LISTENING_PAGE).exists():
-        print(f"Listen  {stage.folder / LISTENING_PAGE}")
+    print(f"Curves  tensorboard --logdir {shlex.quote(str(stage.board))}")
     if result.spoken is not None:
         _report_speech(result.spoken, stage.folder)
-    print(f"Curves  tensorboard --logdir {shlex.quote(str(stage.board))}")
+    if (stage.folder / LISTENING_PAGE).exists():
+        print(f"Listen  {stage.folder / LISTENING_PAGE}")
     if result.is_finished:
         return 0
     print(f"Resume  {result.resume_command}")
