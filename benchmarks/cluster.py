@@ -1,6 +1,8 @@
-"""Several trainers: one against two that share its batches, sums between two processes, and what larger clusters would do.
+"""Several trainers: one against two that share its batches, sums between two processes, what it takes to ask 1,000 preparers, and
+what larger clusters would do.
 
-The same batches are trained by one process on one core and by two on two cores, in turn. Takes some minutes.
+The same batches are trained by one process on one core and by two on two cores, in turn. Takes some minutes. `--predict` prints
+what is arithmetic, and nothing else.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -15,11 +18,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 from benchmarks.measuring import print_row, report_result, run_bench, run_together, tell_machine
+from myxtts.cluster.preparer import Made
+from myxtts.cluster.preparers import PreparerPool
 from myxtts.cluster.trainers import TrainerSpec, enter_private_network
 from myxtts.errors import ClusterError
 from myxtts.monitoring.metrics import TrainRow, read_metrics
+from myxtts.pipeline.recipe import Kit
+from myxtts.pipeline.threads import TimeLimits
 from myxtts.processes import make_importable
 
 PAIR = 2
@@ -29,6 +38,19 @@ SIMULATED_WORKERS, SIMULATED_GIGABITS = (1, 2, 4, 8, 16), (1, 10, 100)
 BIG_GRADIENT_BYTES, BIG_STEP_S = 4 * 441e6, 2.0
 """Of the published GPT, in float32, and an assumed time of one worker for a batch of it."""
 LATENCY_S = 50e-6
+SCALES = ((1, 10), (10, 100), (100, 1000))
+"""Trainers and preparers, each on a machine of its own."""
+BATCH_BYTES, ACCUMULATION = 5e6, 8
+"""Of what 32 clips become, as estimated; and batches of an update, as --grad-accum has it."""
+PREPARER_LIFE_S, TRAINER_LIFE_S = 10 * 86400.0, 30 * 86400.0
+"""Between two deaths of one machine, assumed."""
+GAP_S, RESTART_S = 4.2, 120.0
+"""Of the whole training: after a host of preparers lost its power, as measured once; after a trainer died, assumed, with half of the time
+between two checkpoints."""
+NODE_MESSAGES_PER_S, LOOK_S = 11.0, 3.0
+"""From each node to the head: Ray's health check, here each second, and its report of resources, ten times a second at most. And how
+often a trainer looks whether the head is there."""
+ASKED_PREPARERS, ASKED_BATCHES = (1, 10, 100, 1000), 1000
 _FIRST_PORT = 15000
 """In a network of its own all are free."""
 TRAIN = ("train", "--rehearsal", "--mode", "single", "--no-speak", "--cache", "off", "--set", "data.num_workers=0",
@@ -43,11 +65,16 @@ def main(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.cluster", description=__doc__)
     parser.add_argument("--steps", type=int, default=40, metavar="N", help="updates of each run (default: 40)")
     parser.add_argument("--rounds", type=int, default=2, metavar="N", help="runs of each kind (default: 2)")
+    parser.add_argument("--predict", action="store_true", help="only what is computed and not measured")
     arguments = parser.parse_args(words)
+    if arguments.predict:
+        print_simulation()
+        return
     enter_private_network()
     with tell_machine(), TemporaryDirectory(prefix="myxtts-bench-") as name:
         bench_trainers(Path(name), arguments.steps, arguments.rounds)
         bench_sums()
+        bench_asking()
         print_simulation()
 
 
@@ -122,6 +149,106 @@ def time_rounds(work: Callable[[int], object]) -> float:
     return median(end - start for start, end in itertools.pairwise(moments))
 
 
+class PretendRay:
+    """Actors that have made everything at once: what is left is the trainer's own work of asking and choosing."""
+
+    exceptions = SimpleNamespace(RayError=RuntimeError)
+
+    def __init__(self, head: str) -> None:
+        self.answers: dict[int, Any] = {}
+        actor = SimpleNamespace(
+            begin=self._answer(lambda kit, rows: ("host", "a device")),
+            prepare=self._answer(lambda number, replaced: Made({}, 0.0, 0.0)),
+            close=self._answer(lambda: None),
+        )
+        self.remote = lambda kind: SimpleNamespace(options=lambda **needs: SimpleNamespace(remote=lambda: actor))
+        self.get_runtime_context = lambda: SimpleNamespace(gcs_address=head)
+        self.put = self.kill = lambda given: given
+        self.get = self.answers.pop
+
+    def _answer(self, make: Callable[..., Any]) -> Any:
+        def ask(*given: Any) -> int:
+            self.answers[ref := next(self._refs)] = make(*given)
+            return ref
+
+        return SimpleNamespace(remote=ask)
+
+    _refs = itertools.count()
+
+    def wait(self, refs: list[int], timeout: float, num_returns: int = 1) -> tuple[list[int], list[int]]:
+        return refs[:num_returns], refs[num_returns:]
+
+
+def bench_asking() -> None:
+    print("\nmeasured: a trainer's own work for a batch of so many preparers, without Ray's and the network's")
+    for count in ASKED_PREPARERS:
+        print_row((42, 10), f"{count} preparers", f"{time_asking(count) * 1e3:.2f}", " ms")
+
+
+def time_asking(count: int, batches: int = ASKED_BATCHES) -> float:
+    """Seconds of a batch, once all preparers are ready."""
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        ray = PretendRay(f"127.0.0.1:{head.getsockname()[1]}")
+        pool = PreparerPool(ray, Kit({}, None, ""), range(batches), count, uses_gpu=False, limits=TimeLimits())
+        while len(pool.list_preparers()) < count:
+            pool._listen()
+        began_s = time.perf_counter()
+        for number in range(batches):
+            assert pool.take().position == number
+            pool.release()
+        took_s = time.perf_counter() - began_s
+        pool.close()
+    return took_s / batches
+
+
+class Scale(NamedTuple):
+    """What a cluster would see, by arithmetic."""
+
+    fed_mb_per_s: float
+    """Batches that come to one trainer through the object store."""
+    most_preparing_s: float
+    """That a batch may take to prepare without anybody waiting."""
+    gradients_gb: float
+    """That one trainer sends for an update, and as much that it receives."""
+    efficiency: float
+    """Share of the time in which trainers compute, where every one has batches of its own."""
+    lost_to_deaths: float
+    """Share of the time."""
+    head_messages_per_s: float
+
+
+def predict_scale(trainers: int, preparers: int, gigabits_per_s: float) -> Scale:
+    """Every trainer has batches of its own, of which several make an update; gradients are added up in a ring, then, and overlap nothing."""
+    gradients = 2 * (trainers - 1) / trainers * BIG_GRADIENT_BYTES
+    computed_s = ACCUMULATION * BIG_STEP_S
+    update_s = computed_s + gradients * 8 / (gigabits_per_s * 1e9) + 2 * (trainers - 1) * LATENCY_S
+    return Scale(
+        fed_mb_per_s=ACCUMULATION * BATCH_BYTES / update_s / 1e6,
+        most_preparing_s=preparers / trainers * update_s / ACCUMULATION,
+        gradients_gb=gradients / 1e9,
+        efficiency=computed_s / update_s,
+        lost_to_deaths=preparers / PREPARER_LIFE_S * GAP_S + trainers / TRAINER_LIFE_S * RESTART_S,
+        head_messages_per_s=(trainers + preparers) * NODE_MESSAGES_PER_S + trainers / LOOK_S,
+    )
+
+
+def print_scales() -> None:
+    print(
+        f"\nSIMULATED, not measured: the same model, {ACCUMULATION} batches of {BATCH_BYTES / 1e6:g} MB to each trainer for an update"
+    )
+    widths = (30, *[18] * len(SCALES))
+    print_row(widths, "", *(f"{trainers} and {preparers}" for trainers, preparers in SCALES))
+    for gigabits in SIMULATED_GIGABITS[1:]:
+        scales = [predict_scale(*each, gigabits) for each in SCALES]
+        print(f"{gigabits} Gbit/s to each machine")
+        print_row(widths, "batches to one trainer", *(f"{each.fed_mb_per_s:.2f} MB/s" for each in scales))
+        print_row(widths, "preparing may take", *(f"{each.most_preparing_s:.0f} s a batch" for each in scales))
+        print_row(widths, "one trainer sends", *(f"{each.gradients_gb:.2f} GB an update" for each in scales))
+        print_row(widths, "trainers compute", *(f"{each.efficiency:.1%}" for each in scales))
+    print_row(widths, "lost to deaths", *(f"{each.lost_to_deaths:.2%}" for each in scales))
+    print_row(widths, "the head hears", *(f"{each.head_messages_per_s:.0f} a second" for each in scales))
+
+
 def print_simulation() -> None:
     """Arithmetic only: with a fixed global batch, n workers compute an n-th of the rows each, and then add up the gradients in a
     ring: each sends and receives 2 (n - 1) / n times their size, in 2 (n - 1) messages. Nothing overlaps."""
@@ -132,6 +259,7 @@ def print_simulation() -> None:
     for workers in SIMULATED_WORKERS:
         gains = (predict_speed_up(workers, gigabits) for gigabits in SIMULATED_GIGABITS)
         print_row(widths, f"{workers:>7}", *(f"{gain:.2f}x" for gain in gains))
+    print_scales()
 
 
 def predict_speed_up(workers: int, gigabits_per_s: float) -> float:

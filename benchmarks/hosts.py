@@ -118,19 +118,23 @@ class Hosts:
         self.kill(number)
         self.start_ray(number)
 
-    def list_pids(self, number: int) -> list[int]:
-        found = subprocess.run(["ip", "netns", "pids", self.names[number]], capture_output=True, text=True)
-        return [int(pid) for pid in found.stdout.split()]
+    def find(self, number: int, which: str = "") -> list[int]:
+        """The processes of a host whose command has a word, or all."""
+        found = []
+        listed = subprocess.run(["ip", "netns", "pids", self.names[number]], capture_output=True, text=True).stdout
+        for pid in map(int, listed.split()):
+            with suppress(OSError):
+                if which in Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode():
+                    found.append(pid)
+        return found
 
     def kill(self, number: int, which: str = "") -> int:
         """Kills the processes of a host whose command has a word, or all; returns how many."""
-        killed = 0
-        for pid in self.list_pids(number):
+        found = self.find(number, which)
+        for pid in found:
             with suppress(OSError):
-                if which in Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode():
-                    os.kill(pid, signal.SIGKILL)
-                    killed += 1
-        return killed
+                os.kill(pid, signal.SIGKILL)
+        return len(found)
 
     def cut(self, number: int) -> None:
         """Pulls the cable of a host."""

@@ -155,14 +155,14 @@ def enter_child(arguments: Sequence[str]) -> tuple[socket.socket, list[int]]:
     for descriptor in (own, parent, *others):
         # Whatever this process starts must not keep the parent's end waiting for an end of file.
         os.set_inheritable(descriptor, False)
-    _die_with_parent(parent)
+    die_with_parent(parent)
     faulthandler.enable()
     # By the interpreter's own handler, because none of ours could: a native call that hangs runs no Python.
     faulthandler.register(_STACK_SIGNAL, all_threads=True)
     return socket.socket(fileno=own), others
 
 
-def _die_with_parent(pipe: int) -> None:
+def die_with_parent(pipe: int) -> None:
     """Has the kernel kill this process when the other end of a pipe is closed, by the end of its holder at the latest.
 
     `PR_SET_PDEATHSIG` would be the usual way, but it follows the *thread* that started the process: one restarted by a

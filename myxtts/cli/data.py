@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from myxtts.cli.output import check_corpora, check_models, quiet_scan, show_progress
+from myxtts.cli.output import check_cluster, check_corpora, check_models, quiet_scan, show_progress
 from myxtts.cli.parser import Parser
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.sources import add_setting_flags
@@ -143,6 +143,7 @@ def add_flags_data_prepare(parser: Parser) -> None:
 
 def run_data_prepare(arguments: argparse.Namespace) -> int:
     config = resolve_config(flags=arguments.given, yaml_path=arguments.config)
+    check_cluster(config)
     part = _choose_part(arguments.part)
     if part.parts > 1 and config.training.preparers:
         raise CommandLineError(

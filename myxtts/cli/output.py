@@ -99,6 +99,16 @@ def check_models(config: XTTSConfig) -> None:
         require_model(Path(training.init_from))
 
 
+def check_cluster(config: XTTSConfig) -> None:
+    """Raises `CommandLineError` for a cluster on which nobody is to work."""
+    training = config.training
+    if training.cluster is not None and training.trainers == 1 and not training.preparers:
+        raise CommandLineError(
+            f"--cluster {training.cluster} says where trainers and preparers are to work, but none is asked for. Give --preparers N, "
+            "--trainers M or both, or leave --cluster out: this machine then does everything itself."
+        )
+
+
 def check_run_paths(config: XTTSConfig, *, opens_run: bool = True) -> None:
     """Raises for paths with which a run cannot start.
 

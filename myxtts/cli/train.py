@@ -6,16 +6,18 @@ import argparse
 import os
 import shlex
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from myxtts.cli.output import check_run_paths, tell
+from myxtts.cli.output import check_cluster, check_run_paths, tell
 from myxtts.cli.parser import Parser, spell_command
 from myxtts.cluster.trainers import find_trainer
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.sources import CONFIGURATION, add_setting_flags, format_config
 from myxtts.errors import HeadLostError, UserError
+from myxtts.processes import die_with_parent
 
 if TYPE_CHECKING:
     from myxtts.errors import RunStoppedError
@@ -47,6 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     trainer = find_trainer(os.environ)
     is_worker, command = trainer is not None, arguments.pasted if trainer is None else trainer.command
+    if is_worker:
+        die_with_parent(sys.stdin.fileno())
+    check_cluster(config)
     if config.training.trainers > 1:
         from myxtts.training.resume_rules import refuse_settings
 

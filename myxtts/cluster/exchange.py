@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import psutil
@@ -20,7 +20,6 @@ from myxtts.cluster.trainers import TrainerSpec
 from myxtts.errors import RendezvousError
 
 _log = logging.getLogger(__name__)
-
 
 PACK_BYTES = 32 << 20
 """Gradients are sent in packs of about this size: one message for each would be slow, and one for all would not overlap."""
@@ -39,8 +38,7 @@ class Exchange:
     """
 
     def __init__(self, spec: TrainerSpec, *, has_gpu: bool):
-        self._spec = spec
-        self._rounds = 0
+        self._spec, self._rounds = spec, 0
         _configure_patience(spec)
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec({"worker": list(spec.addresses)}),
@@ -52,10 +50,13 @@ class Exchange:
         if has_gpu and len({address.rpartition(":")[0] for address in spec.addresses}) == 1:
             # Left to itself NCCL listens, at any free port, on an interface that is not loopback. It reads this at the first sum.
             os.environ.setdefault("NCCL_SOCKET_IFNAME", "=lo")
+        # Left to itself TensorFlow takes its ring between GPUs too, through the memory of the hosts and gRPC.
+        kinds = tf.distribute.experimental.CommunicationImplementation
+        options = tf.distribute.experimental.CommunicationOptions(
+            bytes_per_pack=PACK_BYTES, implementation=kinds.NCCL if has_gpu else kinds.RING
+        )
         try:
-            self._strategy = tf.distribute.MultiWorkerMirroredStrategy(
-                cluster_resolver=resolver, communication_options=_choose_communication(has_gpu=has_gpu)
-            )
+            self._strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
         except tf.errors.OpError as error:
             raise RendezvousError(
                 f"TensorFlow of trainer {spec.index} has not joined the others within {MEETING_S:g} s. They meet at {spec.addresses[0]}, and "
@@ -63,30 +64,28 @@ class Exchange:
                 "that all run the same version."
             ) from error
         assert self._strategy.num_replicas_in_sync == spec.size, "one replica in each process"
-        self._functions: dict[tuple[Any, ...], Any] = {}
-        """By the shapes they add up. One for each, so that nothing is traced twice."""
-        _warn_of_open_ports(spec, has_gpu=has_gpu)
+        self._function = tf.function(lambda tensors: self._strategy.run(_add_up, args=(tensors,)), autograph=False)
+        if any(name != "lo" for name in psutil.net_if_addrs()):
+            _log.warning(
+                "TensorFlow listens at port %s of every interface of this machine%s, without authentication: let nobody but the trainers "
+                "reach it (a firewall, a VPN; see docs/en/cluster.md).",
+                spec.addresses[spec.index].rpartition(":")[2],
+                " and NCCL at ports of its own" if has_gpu else "",
+            )
 
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The sums of every worker's tensors, which must have the same shapes everywhere; on the device of the caller's scope."""
         given = list(tensors)
-        key = tuple((tensor.dtype, *tensor.shape) for tensor in given)
-        function = self._functions.get(key)
-        if function is None:
-            function = tf.function(self._run, autograph=False)
-            # Traced here and not by its first call: TensorFlow takes a call that traces for a mistake, and warns.
-            function.get_concrete_function(given)
-            self._functions[key] = function
-        return list(function(given))
+        # Not called itself: TensorFlow takes calls that trace for a mistake, and warns.
+        return list(self._function.get_concrete_function(given)(given))
 
     def spread(self, variables: Iterable[Any]) -> None:
         """Gives every variable the value it has on the chief."""
-        for pack in _pack(variables):
-            values = [tf.convert_to_tensor(variable) for variable in pack]
+        for variable in variables:
+            value = tf.convert_to_tensor(variable)
             # Of all others nothing: the sum is what the chief has.
-            own = values if self._spec.is_chief else [tf.zeros_like(value) for value in values]
-            for variable, value in zip(pack, self.sum(own), strict=True):
-                variable.assign(value)
+            (told,) = self.sum([value if self._spec.is_chief else tf.zeros_like(value)])
+            variable.assign(told)
 
     def gather(self, own: Any) -> list[Any]:
         """What each trainer has given, of kinds that JSON knows, in their order. All call it equally often."""
@@ -101,17 +100,6 @@ class Exchange:
             service.delete_config_key_value(f"myxtts/{number - 1}/{self._spec.index}")
         self._rounds += 1
         return told
-
-    def _run(self, tensors: list[tf.Tensor]) -> Any:
-        return self._strategy.run(_add_up, args=(tensors,))
-
-
-def _choose_communication(*, has_gpu: bool) -> Any:
-    # Left to itself TensorFlow takes its ring between GPUs too, through the memory of the hosts and gRPC.
-    kinds = tf.distribute.experimental.CommunicationImplementation
-    return tf.distribute.experimental.CommunicationOptions(
-        bytes_per_pack=PACK_BYTES, implementation=kinds.NCCL if has_gpu else kinds.RING
-    )
 
 
 def _configure_patience(spec: TrainerSpec) -> None:
@@ -129,33 +117,6 @@ def _configure_patience(spec: TrainerSpec) -> None:
         heartbeat_timeout_in_ms=round(_SILENCE_S * 1000),
         coordinated_jobs=list(jobs),
     )
-
-
-def _warn_of_open_ports(spec: TrainerSpec, *, has_gpu: bool) -> None:
-    """Says that TensorFlow's server listens at every address of this machine, unless it has none that others could reach."""
-    if any(name != "lo" for name in psutil.net_if_addrs()):
-        _log.warning(
-            "TensorFlow listens at port %s of every interface of this machine%s, without authentication: let nobody but the trainers "
-            "reach it (a firewall, a VPN; see docs/en/cluster.md).",
-            spec.addresses[spec.index].rpartition(":")[2],
-            " and NCCL at ports of its own" if has_gpu else "",
-        )
-
-
-def _pack(variables: Iterable[Any]) -> Iterator[list[Any]]:
-    """Variables of one type, in packs of about `PACK_BYTES`."""
-    by_type: dict[Any, list[Any]] = {}
-    for variable in variables:
-        by_type.setdefault(variable.dtype, []).append(variable)
-    for members in by_type.values():
-        pack: list[Any] = []
-        for variable in members:
-            pack.append(variable)
-            if sum(each.shape.num_elements() * each.dtype.size for each in pack) >= PACK_BYTES:
-                yield pack
-                pack = []
-        if pack:
-            yield pack
 
 
 def _add_up(tensors: list[tf.Tensor]) -> Any:

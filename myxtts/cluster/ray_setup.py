@@ -10,10 +10,9 @@ import os
 import secrets
 import signal
 import socket
-import sys
 import threading
 import time
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -55,25 +54,21 @@ def join_cluster(address: str, *, cpus: int | None = None, visible_gpus: str | N
     set_environment(address, os.environ)
     ray = _import_ray(is_local=address == LOCAL)
     with ExitStack() as opened:
-        folder = opened.enter_context(open_scratch_folder("ray"))
-        opened.callback(ray.shutdown)
         options: dict[str, Any] = {"address": address, "log_to_driver": False, "configure_logging": False}
         if address == LOCAL:
-            options |= {"num_cpus": cpus, "include_dashboard": False, "_node_ip_address": LOOPBACK}
-            options |= {"_temp_dir": str(folder), "_system_config": _SYSTEM}
+            folder = str(opened.enter_context(open_scratch_folder("ray")))
+            options |= {"num_cpus": cpus, "include_dashboard": False, "_system_config": _SYSTEM}
+            options |= {"_node_ip_address": LOOPBACK, "_temp_dir": folder}
         else:
             require_token_at(address)
+        opened.callback(ray.shutdown)
         try:
             with _keeping_own(visible_gpus):
                 info = ray.init(**options).address_info
         except Exception as error:
             # Ray has no one error for it: ConnectionError, RuntimeError, ValueError and errors of its own.
-            advice = (
-                ""
-                if address == LOCAL
-                else f"\nRay must run here too, with the head's token: `ray start --address={address}`."
-            )
-            raise ClusterError(f"This machine cannot join the cluster at {address}: {error}{advice}") from error
+            advice = f"Unless that is {LOCAL}, Ray must run here too, with the head's token: `ray start --address={address}`."
+            raise ClusterError(f"This machine cannot join the cluster at {address}: {error}\n{advice}") from error
         assert address != LOCAL or info["node_ip_address"] == LOOPBACK, info
         yield ray
 
@@ -91,7 +86,7 @@ def set_environment(address: str, environ: MutableMapping[str, str]) -> None:
 
 def _check_token_file(path: Path) -> None:
     try:
-        mode = path.stat().st_mode
+        mode = path.stat().st_mode & 0o777
     except OSError as error:
         raise ClusterError(
             f"A cluster with an address needs its token, but {path} cannot be read ({error.strerror}). Copy the head's token file there, "
@@ -100,8 +95,8 @@ def _check_token_file(path: Path) -> None:
         ) from None
     if mode & 0o077:
         raise ClusterError(
-            f"Other users can read the token of the cluster: {path} has mode {mode & 0o777:04o}. Who has it can run programs as you. Make a "
-            f"new token if they may have read it, and `chmod 600 {path}`."
+            f"Other users can read the token of the cluster: {path} has mode {mode:04o}. Who has it can run programs as you. Make a new "
+            f"token if they may have read it, and `chmod 600 {path}`."
         )
 
 
@@ -127,55 +122,58 @@ def require_token_at(address: str) -> None:
 
 
 class HeadWatch:
-    """Looks now and then whether the head at host:port is there: without it Ray ends this process a minute later, without a word."""
+    """Looks now and then whether the head is there: without it Ray ends this process a minute later, without a word."""
 
-    def __init__(self, address: str):
-        host, _, port = address.rpartition(":")
-        self._address = (host.strip("[]"), int(port))
+    def __init__(self, ray: Any):
+        self._ray, self._is_lost = ray, False
+        self.address: str = ray.get_runtime_context().gcs_address
         self._looked_s = self._seen_s = time.monotonic()
 
     def look(self) -> None:
         """Raises `HeadLostError` where the head has not answered for too long. Cheap: most calls do nothing."""
         if time.monotonic() - self._looked_s < _LOOK_S:
             return
+        host, _, port = self.address.rpartition(":")
         with suppress(OSError):
-            socket.create_connection(self._address, timeout=_LOOK_S).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_LOOK_S).close()
             self._seen_s = time.monotonic()
         self._looked_s = time.monotonic()
-        if self._looked_s - self._seen_s > HEAD_LOST_S:
+        self._is_lost = self._looked_s - self._seen_s > HEAD_LOST_S
+        if self._is_lost:
             raise HeadLostError(
-                f"The head of the cluster at {':'.join(map(str, self._address))} has not answered for {HEAD_LOST_S:.0f} s. Start the "
-                "cluster again, then the run: it goes on from its last checkpoint."
+                f"The head of the cluster at {self.address} has not answered for {HEAD_LOST_S:.0f} s. Start the cluster again, then the "
+                "run: it goes on from its last checkpoint."
             )
+
+    def end(self, actors: Iterable[Any]) -> None:
+        """Ends actors at once. Without a head they end by themselves; to ask for it would take as long as Ray waits for a head."""
+        for actor in () if self._is_lost else actors:
+            self._ray.kill(actor)
 
 
 @contextmanager
 def _keeping_own(visible_gpus: str | None) -> Iterator[None]:
     """A block in which processes that are started see these cards. What it does to this process is undone."""
-    before = os.environ.get(_VISIBLE)
     # Ray puts its own handler in the place of that which ends a run politely.
-    handler = signal.getsignal(signal.SIGTERM)
-    if visible_gpus is not None:
-        os.environ[_VISIBLE] = visible_gpus
+    before, handler = os.environ.get(_VISIBLE), signal.getsignal(signal.SIGTERM)
+    os.environ |= {} if visible_gpus is None else {_VISIBLE: visible_gpus}
     try:
         yield
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
-        if visible_gpus is not None:
-            os.environ.pop(_VISIBLE)
-            os.environ |= {} if before is None else {_VISIBLE: before}
+        os.environ.pop(_VISIBLE, None)
+        os.environ |= {} if before is None else {_VISIBLE: before}
 
 
 def _import_ray(*, is_local: bool) -> Any:
-    was_there = "ray" in sys.modules
     try:
         import ray
     except ImportError as error:
         raise ClusterError(f"--cluster needs Ray ({error}): pip install 'myxtts[cluster]'.") from None
     from ray._private import ray_constants
 
-    if is_local and was_there and ray_constants.ENABLE_RAY_CLUSTER:
+    if is_local and ray_constants.ENABLE_RAY_CLUSTER:
         raise ClusterError(
             "Ray was imported before MyXTTS could keep it from listening on every network. Import it later, or start this program "
             "with RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0."

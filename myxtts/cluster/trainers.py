@@ -16,11 +16,10 @@ import struct
 import subprocess
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from myxtts.cluster.ray_setup import LOCAL, HeadWatch, join_cluster
@@ -35,26 +34,23 @@ MOST_RESTARTS = 3
 """In a row, of sessions that were shorter than `_LONG_S`."""
 STOPPED = (os.EX_TEMPFAIL, 128 + signal.SIGINT)
 """Exit codes of trainers that were asked to stop and did."""
-_LONG_S = 600.0
+_LONG_S, _LOOK_S, _SIGNALS = 600.0, 0.2, (signal.SIGINT, signal.SIGTERM)
 _ROOM_S = 120.0
 """For machines to have room for all trainers."""
-_LOOK_S = 0.2
 _GRACE_S = 30.0
 """From the first trainer that stopped, as it was asked to, to the last."""
-_THREADS = 4
 
 Tell = Callable[[int, str], None]
-"""Hears a line of a trainer."""
 
 
 @dataclass(frozen=True)
 class TrainerSpec:
     """Which of several trainers a process is."""
 
-    addresses: tuple[str, ...]
+    addresses: Sequence[str]
     """Of TensorFlow's ports, by trainer."""
     index: int
-    command: tuple[str, ...]
+    command: Sequence[str]
     """That started all of them, and resumes the run."""
 
     @property
@@ -68,19 +64,14 @@ class TrainerSpec:
 
 
 def find_trainer(environ: Mapping[str, str]) -> TrainerSpec | None:
-    """What this process was told; None where it is no trainer of a cluster."""
-    if (told := environ.get(TRAINER)) is None:
-        return None
-    addresses, index, command = json.loads(told)
-    return TrainerSpec(tuple(addresses), index, tuple(command))
+    """What this process was told; None where it is no trainer of a cluster. Its standard input ends with who started it."""
+    return None if (told := environ.get(TRAINER)) is None else TrainerSpec(*json.loads(told))
 
 
 class Trainer:
     """The actor: owns devices of the machine it is on, and a process that trains on them."""
 
-    def __init__(self) -> None:
-        self._lines: deque[str] = deque()
-        self._child: subprocess.Popen[str] | None = None
+    _child: subprocess.Popen[str] | None = None
 
     def find_address(self) -> str:
         """Where TensorFlow of this trainer will listen."""
@@ -90,34 +81,23 @@ class Trainer:
         with socket.create_server((host, 0)) as tried:
             return f"{host}:{tried.getsockname()[1]}"
 
-    def run(self, words: Sequence[str], folder: str, environ: Mapping[str, str]) -> int:
-        """Trains. Returns the exit code."""
-        if len(gpus := [str(id) for id in _read_gpu_ids()]) > 1:
+    def run(self, words: Sequence[str], folder: str, told: str) -> Iterator[str | int]:
+        """Trains: every line that is said, and at last the exit code."""
+        import ray
+
+        if len(gpus := list(map(str, ray.get_gpu_ids()))) > 1:
             # Which ones they are is Ray's choice; the command told how many.
             words = [*words, "--model-gpus", ",".join(gpus)]
         # What Ray sets for its own workers is no advice for a trainer.
         kept = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
         self._child = subprocess.Popen(
             [sys.executable, "-P", "-m", "myxtts.cli.main", "train", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            cwd=folder,
-            env=make_importable({**kept, "PYTHONUNBUFFERED": "1", **environ}),
-            start_new_session=True,
-            # Between fork and exec nothing is safe but a system call, and it makes no more than that.
-            preexec_fn=_make_death_signal(os.getpid()),
-        )
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+            cwd=folder, env=make_importable({**kept, "PYTHONUNBUFFERED": "1", TRAINER: told}), start_new_session=True,
+        )  # fmt: skip
         assert self._child.stdout is not None
-        for line in self._child.stdout:
-            self._lines.append(line.rstrip("\n"))
-        return self._child.wait()
-
-    def read_lines(self) -> list[str]:
-        """What was said since the last call."""
-        return [self._lines.popleft() for _ in range(len(self._lines))]
+        yield from (line.rstrip("\n") for line in self._child.stdout)
+        yield self._child.wait()
 
     def send(self, number: int) -> None:
         """Gives a signal on."""
@@ -125,47 +105,30 @@ class Trainer:
             self._child.send_signal(number)
 
 
-def _read_gpu_ids() -> list[Any]:
-    import ray
-
-    return list(ray.get_gpu_ids())
-
-
-def _make_death_signal(parent: int) -> Callable[[], None]:
-    """What a process does before its program begins, so that the kernel kills it when its parent dies."""
-    prctl = ctypes.CDLL(None).prctl
-
-    def ask() -> None:
-        prctl(1, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return ask
-
-
 def train_on_cluster(config: XTTSConfig, words: Sequence[str], command: Sequence[str], tell: Tell) -> int:
     """Trains with several trainers, and returns the exit code of the first that failed for good, or 0."""
-    training = config.training
+    training, count = config.training, config.training.trainers
     assert training.cluster is not None, "a rule of the configuration"
     if training.cluster == LOCAL:
         enter_private_network()
     cards = 0 if training.rehearsal else len(parse_gpu_ids(training.model_gpus)) if training.model_gpus else 1
-    cpus = max(os.cpu_count() or 1, training.trainers + training.preparers)
-    with join_cluster(training.cluster, cpus=cpus) as ray, _Signals() as signals:
+    cpus = max(os.cpu_count() or 1, count + training.preparers)
+    with join_cluster(training.cluster, cpus=cpus) as ray, _noting_signals() as asked:
         gpus = min(cards, int(ray.cluster_resources().get("GPU", 0)))
-        head, share = ray.get_runtime_context().gcs_address, -(-training.preparers // training.trainers)
-        driver = _Driver(ray, HeadWatch(head), training.trainers, gpus, tell, signals)
-        words = [*words, "--cluster", head, "--preparers", str(share)]
-        restarts = 0
+        # Two threads: a signal is given on while the other one reads what is said.
+        needs = {"num_cpus": 1, "num_gpus": gpus, "max_concurrency": 2, "scheduling_strategy": "SPREAD"}
+        head, share = HeadWatch(ray), -(-training.preparers // count)
+        words, restarts = [*words, "--cluster", head.address, "--preparers", str(share)], 0
         while True:
             began_s = time.monotonic()
-            codes = driver.run(words, command)
-            failed = [code for code in codes if code not in (0, None)]
-            if not failed:
+            actors = [ray.remote(Trainer).options(**needs).remote() for _ in range(count)]
+            try:
+                codes = _watch(ray, head, _start(ray, actors, words, command), actors, asked, tell)
+            finally:
+                head.end(actors)
+            if not (failed := [code for code in codes if code]):
                 return 0
-            is_final = signals.asked is not None or any(
-                code in STOPPED or code == UserError.exit_code for code in failed
-            )
+            is_final = bool(asked) or any(code in (*STOPPED, UserError.exit_code) for code in failed)
             restarts = 0 if time.monotonic() - began_s > _LONG_S else restarts
             if is_final or restarts == MOST_RESTARTS:
                 return 128 - failed[0] if failed[0] < 0 else failed[0]
@@ -175,112 +138,61 @@ def train_on_cluster(config: XTTSConfig, words: Sequence[str], command: Sequence
             words = [*(word for word in words if word != "--reset-training"), "--resume"]
 
 
-class _Signals:
-    """SIGINT and SIGTERM, noted instead of obeyed, while the block lasts."""
-
-    def __init__(self) -> None:
-        self.asked: int | None = None
-        self.is_repeated = False
-
-    def __enter__(self) -> _Signals:
-        self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+@contextmanager
+def _noting_signals() -> Iterator[list[int]]:
+    """SIGINT and SIGTERM, in the order in which they come, noted instead of obeyed while the block lasts."""
+    asked: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: asked.append(number)) for number in _SIGNALS}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.is_repeated = self.asked is not None
-        self.asked = number
+
+def _start(ray: Any, actors: Sequence[Any], words: Sequence[str], command: Sequence[str]) -> dict[Any, int]:
+    """What each trainer says from now on, and which of them it is."""
+    try:
+        addresses = ray.get([each.find_address.remote() for each in actors], timeout=_ROOM_S)
+    except ray.exceptions.GetTimeoutError:
+        raise ClusterError(
+            f"The cluster has not found room for {len(actors)} trainers within {_ROOM_S:g} s: each needs a processor, and the GPUs that it "
+            "is to train on. `ray status` tells what is there. Give fewer --trainers, or add machines."
+        ) from None
+    specs = [json.dumps(astuple(TrainerSpec(addresses, index, command))) for index in range(len(actors))]
+    run = [each.run.options(num_returns="streaming") for each in actors]
+    return {run[index].remote(words, os.getcwd(), spec): index for index, spec in enumerate(specs)}
 
 
-class _Driver:
-    """Starts trainers once, shows what they say, and leaves none behind."""
-
-    def __init__(self, ray: Any, head: HeadWatch, count: int, gpus: int, tell: Tell, signals: _Signals):
-        self._ray = ray
-        self._head = head
-        self._count = count
-        self._gpus = gpus
-        self._tell = tell
-        self._signals = signals
-
-    def run(self, words: Sequence[str], command: Sequence[str]) -> list[int | None]:
-        """The exit codes by trainer, -9 for one that was lost with its actor; None for those that were ended for another's sake."""
-        actor = self._ray.remote(Trainer).options(
-            num_cpus=1, num_gpus=self._gpus, max_concurrency=_THREADS, max_restarts=0, scheduling_strategy="SPREAD"
-        )
-        actors = [actor.remote() for _ in range(self._count)]
-        try:
-            addresses = self._find_addresses(actors)
-            refs = {}
-            for index, each in enumerate(actors):
-                told = json.dumps([addresses, index, list(command)])
-                refs[each.run.remote(list(words), os.getcwd(), {TRAINER: told})] = index
-            return self._watch(actors, refs)
-        finally:
-            for each in actors:
-                self._ray.kill(each)
-
-    def _find_addresses(self, actors: Sequence[Any]) -> list[str]:
-        try:
-            return list(self._ray.get([each.find_address.remote() for each in actors], timeout=_ROOM_S))
-        except self._ray.exceptions.GetTimeoutError:
-            needs = f"{self._gpus} free GPU(s)" if self._gpus else "a free processor"
-            raise ClusterError(
-                f"The cluster has not found {needs} for each of {self._count} trainers within {_ROOM_S:g} s. `ray status` tells what is "
-                "there. Give fewer --trainers, or add machines."
-            ) from None
-
-    def _watch(self, actors: Sequence[Any], refs: dict[Any, int]) -> list[int | None]:
-        codes: list[int | None] = [None] * len(actors)
-        given, ending_s = None, None
-        while refs and not self._signals.is_repeated:
-            self._head.look()
-            ready, _ = self._ray.wait(list(refs), timeout=_LOOK_S)
-            if self._signals.asked not in (None, given):
-                given = self._signals.asked
-                for each in actors:
-                    each.send.remote(given)
-            for ref in ready:
-                index = refs.pop(ref)
-                try:
-                    codes[index] = self._ray.get(ref)
-                except self._ray.exceptions.RayActorError:
-                    codes[index] = -signal.SIGKILL
-                if codes[index] != 0:
-                    self._tell(index, _describe_end(codes[index] or 0))
-            self._show(actors, codes)
-            if any(code not in (None, 0, *STOPPED) for code in codes):
-                # The others wait for it in vain.
-                break
-            if any(code in STOPPED for code in codes):
-                ending_s = ending_s or time.monotonic() + _GRACE_S
-                if time.monotonic() > ending_s:
-                    break
-        self._show(actors, codes)
-        return codes
-
-    def _show(self, actors: Sequence[Any], codes: Sequence[int | None]) -> None:
-        for index, each in enumerate(actors):
+def _watch(
+    ray: Any, head: HeadWatch, streams: dict[Any, int], actors: Sequence[Any], asked: Sequence[int], tell: Tell
+) -> list[int | None]:
+    """The exit codes by trainer, -9 for one that was lost with its actor; None for those that are to be ended for another's sake."""
+    codes: list[int | None] = [None] * len(actors)
+    told, end_s = list[Any](), float("inf")
+    while streams and len(asked) < 2 and time.monotonic() < end_s:
+        head.look()
+        if asked and not told:
+            told = [each.send.remote(asked[0]) for each in actors]
+        for stream in ray.wait(list(streams), timeout=_LOOK_S)[0]:
             try:
-                lines = self._ray.get(each.read_lines.remote(), timeout=1.0)
-            except (self._ray.exceptions.RayActorError, self._ray.exceptions.GetTimeoutError):
+                said = ray.get(next(stream))
+            except ray.exceptions.RayActorError:
+                said = -signal.SIGKILL
+            if isinstance(said, str):
+                tell(streams[stream], said)
                 continue
-            for line in lines:
-                self._tell(index, line)
-
-
-def _describe_end(code: int) -> str:
-    if code < 0:
-        return f"was ended by signal {-code}"
-    return "stopped as it was asked to" if code in STOPPED else f"ended with code {code}"
+            codes[index := streams.pop(stream)] = said
+            if said:
+                ended = f"ended with code {said}" if said > 0 else f"was ended by signal {-said}"
+                tell(index, "stopped as it was asked to" if said in STOPPED else ended)
+                # Those who are asked to stop do it at the same update. Where one fails the others wait for it in vain.
+                end_s = min(end_s, time.monotonic() + (_GRACE_S if said in STOPPED else 0))
+    return codes
 
 
 _NEW_NETWORK, _NEW_USER = 0x40000000, 0x10000000
-_READ_FLAGS, _SET_FLAGS, _IS_UP = 0x8913, 0x8914, 0x1
-_INTERFACE = struct.Struct("16sH22x")
+_SET_FLAGS, _IS_UP = 0x8914, 0x1
 
 
 def enter_private_network() -> None:
@@ -289,20 +201,20 @@ def enter_private_network() -> None:
     Cannot be undone. For a process with one thread. Raises `ClusterError` where the kernel does not allow it, as in most containers.
     """
     user, group = os.getuid(), os.getgid()
-    flags = _NEW_NETWORK if user == 0 else _NEW_NETWORK | _NEW_USER
     try:
         # `os.unshare` comes with Python 3.12.
-        if ctypes.CDLL(None, use_errno=True).unshare(flags) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
-        if user != 0:
+        if ctypes.CDLL(None, use_errno=True).unshare(_NEW_NETWORK | (_NEW_USER if user else 0)):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        if user:
             # The same user inside as outside: files belong to whom they belonged to.
-            Path("/proc/self/setgroups").write_text("deny")
-            Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-            Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+            for name, text in {
+                "setgroups": "deny",
+                "uid_map": f"{user} {user} 1",
+                "gid_map": f"{group} {group} 1",
+            }.items():
+                Path("/proc/self", name).write_text(text)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
-            name, found = _INTERFACE.unpack(fcntl.ioctl(end, _READ_FLAGS, _INTERFACE.pack(b"lo", 0)))
-            fcntl.ioctl(end, _SET_FLAGS, _INTERFACE.pack(name, found | _IS_UP))
+            fcntl.ioctl(end, _SET_FLAGS, struct.pack("16sH22x", b"lo", _IS_UP))
     except OSError as error:
         raise ClusterError(
             f"Trainers on one machine need a network of their own, which cannot be had here ({error.strerror}): TensorFlow listens on every "

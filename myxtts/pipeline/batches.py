@@ -27,7 +27,7 @@ from myxtts.errors import DropReason
 from myxtts.pipeline import factory
 from myxtts.pipeline.batch import Batch, BatchMeters, Span, measure_slot_bytes
 from myxtts.pipeline.factory import BatchFactory
-from myxtts.pipeline.producer_client import FilledSlot, ProducerEvent, ProducerProcess
+from myxtts.pipeline.producer_client import FilledSlot, PreparedBatches, ProducerEvent, ProducerProcess
 from myxtts.pipeline.recipe import RECIPE_NAME, BatchRecipe
 from myxtts.pipeline.threads import (
     SLOTS,
@@ -106,29 +106,6 @@ class Batches(Protocol):
 
     def close(self) -> None:
         """Ends everything: no thread, process or shared memory is left."""
-
-
-class PreparedBatches(Protocol):
-    """Batches that other processes prepare, in order. One thread takes and releases, any may stop it."""
-
-    @property
-    def events(self) -> list[ProducerEvent]:
-        """What happened to those who prepare, so far."""
-
-    def take(self) -> FilledSlot:
-        """The next batch. Raises `EndOfStream`, `Stopped`, or `ProducerFailedError`."""
-
-    def release(self) -> None:
-        """Says that nothing shows the memory of the batch taken first any more."""
-
-    def stop(self) -> None: ...
-
-    def read_facts(self) -> HandoffFacts: ...
-
-    def list_preparers(self) -> tuple[HandoffFacts, ...]:
-        """Who waited for whom, for each of several; none where there is one."""
-
-    def close(self) -> None: ...
 
 
 OpenRemote = Callable[[BatchRecipe, RunData], PreparedBatches]

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -72,8 +73,83 @@ class ProducerEvent:
     """Of an exit: the end of what the process wrote, its stacks when it hung or crashed."""
 
 
-class ProducerProcess:
-    """Batches prepared in a process of its own, which starts at once. A `Source`: one thread takes and releases, any may stop it.
+class PreparedBatches(ABC):
+    """Batches that other processes prepare, in order. One thread takes and releases, any may stop it.
+
+    Args:
+        name: of the hand-off.
+        rows: clips that are prepared at a time, as long as memory suffices; None where the task does not say.
+    """
+
+    def __init__(self, name: str, rows: int | None):
+        self._lock = threading.Lock()
+        self._meter = WaitMeter(name, time.perf_counter)
+        self._recovery = Recovery(rows)
+        self._replaced: list[int] = []
+        """Batches whose clips are replaced because two producers died at them; again, where two more did."""
+        self._events: list[ProducerEvent] = []
+        self._failure: ProducerFailedError | None = None
+        self._is_stopped = False
+
+    @property
+    def events(self) -> list[ProducerEvent]:
+        """What happened to those who prepare, so far."""
+        return list(self._events)
+
+    def take(self) -> FilledSlot:
+        """The batch at the next position, as views of its slot.
+
+        Raises `EndOfStream`, `Stopped`, or `ProducerFailedError` when nothing can help, then and from then on.
+        """
+        with self._lock, self._meter.waiting("taker"):
+            if self._failure is not None:
+                raise self._failure
+            try:
+                return self._take()
+            except ProducerFailedError as error:
+                self._failure = error
+                raise
+
+    @abstractmethod
+    def release(self) -> None:
+        """Says that nothing shows the memory of the batch taken first any more: it will show another batch."""
+
+    def stop(self) -> None:
+        """Makes `take` raise `Stopped`, now and from now on. For any thread."""
+        self._is_stopped = True
+
+    def read_facts(self) -> HandoffFacts:
+        """Who waited for whom. The giver's waiting is its own measure of it."""
+        return self._meter.read()
+
+    def list_preparers(self) -> tuple[HandoffFacts, ...]:
+        """The same for each of several that prepare beside each other; none where there is one at a time."""
+        return ()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends all who prepare, and gives everything back."""
+
+    @abstractmethod
+    def _take(self) -> FilledSlot: ...
+
+    def _decide(self, end: ProducerExit) -> int | None:
+        """Draws the conclusions of an end; the batch that has other clips from now on, if any."""
+        before = self._recovery.preparation_batch
+        position = self._recovery.decide(end)
+        if (rows := self._recovery.preparation_batch) != before:
+            self._record("shrunk", end.position, f"preparation batch {rows} after {before}")
+            _log.warning("Preparing %d rows at a time instead of %d.", rows, before)
+        if position is not None:
+            self._replaced.append(position)
+        return position
+
+    def _record(self, kind: str, position: int | None, reason: str, report: str = "") -> None:
+        self._events.append(ProducerEvent(time.time(), kind, position, reason, report))
+
+
+class ProducerProcess(PreparedBatches):
+    """Batches prepared in a process of its own, which starts at once. A `Source`.
 
     Args:
         task: what the process prepares: `package.module:function`, called there as `function(settings, report)`; returns a
@@ -100,21 +176,15 @@ class ProducerProcess:
         time_limits: TimeLimits | None = None,
         environment: Mapping[str, str] | None = None,
     ):
+        super().__init__("producer", settings.get("preparation_batch"))
         self._task, self._settings = task, settings
         self._memory_limit_bytes = memory_limit_bytes
         self._time_limits = time_limits or TimeLimits()
         self._environment = environment
-        self._lock = threading.Lock()
         self._slots = SlotTable(SLOTS, first_position, end_position)
-        self._recovery = Recovery(settings.get("preparation_batch"))
-        self._replaced: list[int] = []
-        """Batches whose clips are replaced because two producers died at them; again, where two more did."""
         self._replaced_told = 0
-        self._failure: ProducerFailedError | None = None
-        self._events: list[ProducerEvent] = []
-        self._meter = WaitMeter("producer", time.perf_counter)
         self._process: ProducerHandle | None = None
-        self._is_stopped = self._is_closed = False
+        self._is_closed = False
         self._ring = Ring.create(SLOTS, slot_bytes)
         try:
             # Loading and warm-up happen there, beside this process.
@@ -123,28 +193,12 @@ class ProducerProcess:
             self.close()
             raise
 
-    def take(self) -> FilledSlot:
-        """The batch at the next position, as views of its slot.
-
-        Raises `EndOfStream`, `Stopped`, or `ProducerFailedError` when no restart can help.
-        """
-        with self._lock, self._meter.waiting("taker"):
-            try:
-                return self._take()
-            except ProducerFailedError as error:
-                self._failure = error
-                raise
-
     def release(self) -> None:
         """Frees the slot of the batch taken first: its views will show another batch."""
         with self._lock:
             granted = self._slots.release()
             if self._process is not None:
                 self._process.give(map(_order_batch, granted))
-
-    def stop(self) -> None:
-        """Makes `take` raise `Stopped`, now and from now on. For any thread."""
-        self._is_stopped = True
 
     def close(self) -> None:
         """Ends the process, waits for it, and gives its memory back."""
@@ -166,25 +220,10 @@ class ProducerProcess:
         process = self._process
         return None if process is None else process.pid
 
-    @property
-    def events(self) -> list[ProducerEvent]:
-        """What happened to the producers so far."""
-        return list(self._events)
-
-    def read_facts(self) -> HandoffFacts:
-        """Who waited for whom. The giver's waiting is the process's own measure of it."""
-        return self._meter.read()
-
-    def list_preparers(self) -> tuple[HandoffFacts, ...]:
-        """None: there is one producer at a time."""
-        return ()
-
     def _take(self) -> FilledSlot:
         # Made anew: the silence of a time in which nobody listened is not the producer's.
         watch = StallWatch(self._time_limits)
         while not self._is_stopped:
-            if self._failure is not None:
-                raise self._failure
             # An exit is seen to before a ready batch is handed on: the next producer needs time to start.
             while self._process is not None and (event := self._process.receive()) is not None:
                 self._heed(event)
@@ -222,13 +261,7 @@ class ProducerProcess:
         _log.warning("The producer died: %s.%s", end, end.quote_report())
         if not self._slots.has_work_left():
             return
-        before = self._recovery.preparation_batch
-        position = self._recovery.decide(end)
-        if self._recovery.preparation_batch != before:
-            self._record("shrunk", end.position, f"preparation batch {self._recovery.preparation_batch} after {before}")
-            _log.warning("Preparing %d rows at a time instead of %d.", self._recovery.preparation_batch, before)
-        if position is not None:
-            self._replaced.append(position)
+        self._decide(end)
         self._start()
 
     def _start(self) -> None:
@@ -249,9 +282,6 @@ class ProducerProcess:
         self._process = ProducerHandle(child, self._time_limits, is_limited=self._memory_limit_bytes is not None)
         self._process.give([begin, *replaced, *map(_order_batch, self._slots.list_granted())])
         self._record("started", self._slots.next_position, f"process {child.pid}")
-
-    def _record(self, kind: str, position: int | None, reason: str, report: str = "") -> None:
-        self._events.append(ProducerEvent(time.time(), kind, position, reason, report))
 
 
 def _order_batch(position: int) -> Message:

@@ -1,4 +1,5 @@
-"""All who train the same run: one process alone, or the trainers of a cluster, each the peer of the others.
+"""All who work at the same run: one process alone, or the trainers of a cluster, each the peer of the others; and those who prepare for
+them on other machines.
 
 All walk through the same batches and train on rows of their own. What decides about the run, totals, gradients,
 validation losses and requests to stop, is added up over all of them, so that all come to the same conclusions at the same step.
@@ -12,6 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, astuple, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +21,21 @@ import tensorflow as tf
 
 from myxtts import __version__
 from myxtts.cluster.exchange import Exchange
+from myxtts.cluster.preparers import PreparerPool
+from myxtts.cluster.ray_setup import LOCAL, join_cluster
 from myxtts.cluster.trainers import TrainerSpec
 from myxtts.config import XTTSConfig
+from myxtts.data.run_data import RunData
 from myxtts.data.sampler import WHOLE, Failure, ReplacementJournal, RowShare
+from myxtts.devices.machine import read_machine, select_visible
 from myxtts.devices.plan import DevicePlan
+from myxtts.devices.runtime import read_execution
 from myxtts.errors import ClusterError, RunFinishedError, WorkerLostError
 from myxtts.monitoring.clock import Cause, TimeLedger
 from myxtts.pipeline.batch import Batch
-from myxtts.pipeline.batches import Batches
+from myxtts.pipeline.batches import Batches, OpenRemote
+from myxtts.pipeline.recipe import BatchRecipe, pack_kit
+from myxtts.pipeline.threads import SLOTS, TimeLimits
 from myxtts.training.model import apply_devices
 from myxtts.training.resume_rules import describe_idle_workers, list_shared_settings, refuse_plan, refuse_settings
 from myxtts.training.saver import CheckpointSaver
@@ -238,3 +247,54 @@ def gather_peers(
         if idle is not None and spec.is_chief:
             _log.warning("%s", idle)
     yield members
+
+
+@contextmanager
+def open_preparers(config: XTTSConfig, plan: DevicePlan) -> Iterator[OpenRemote | None]:
+    """What opens the batches of preparers, for as long as the block lasts; None where the run has none.
+
+    Args:
+        plan: of this process. Preparers that it starts on this machine do not see the cards that train.
+    """
+    if not config.training.preparers:
+        yield None
+        return
+    with join_for_preparers(config, plan) as ray:
+        yield partial(open_pool, ray, config.training.preparers)
+
+
+@contextmanager
+def join_for_preparers(config: XTTSConfig, plan: DevicePlan | None = None) -> Iterator[Any]:
+    """The module `ray`, while this process is part of the cluster that a configuration names."""
+    address, count, gpus = config.training.cluster, config.training.preparers, None
+    assert address is not None, "a rule of the configuration"
+    if plan is not None and plan.model.is_gpu:
+        machine, training = read_machine(), {role.physical_id for role in plan.trainers}
+        cards = select_visible(machine.cards, machine.environ)
+        gpus = ",".join(card.uuid for card in cards if card.physical_id not in training)
+    with join_cluster(address, cpus=max(os.cpu_count() or 1, count), visible_gpus=gpus) as ray:
+        where = "this machine alone" if address == LOCAL else address
+        _log.info("Preparers: up to %d, on the Ray cluster of %s.", count, where)
+        yield ray
+
+
+def open_pool(ray: Any, count: int, recipe: BatchRecipe, data: RunData) -> PreparerPool:
+    """The batches of a run, made by so many preparers."""
+    order = recipe.make_order(data)
+    return PreparerPool(
+        ray,
+        pack_kit(recipe, data, read_execution(), "myxtts.pipeline.factory:open_task"),
+        range(order.first_number, order.end_number),
+        count,
+        uses_gpu=choose_gpu(ray, recipe.config),
+        limits=TimeLimits.from_setting(recipe.config.training.watchdog_seconds),
+        rows=max(bucket.rows for bucket in recipe.list_buckets(data)),
+        room=max(SLOTS, 2 * data.sampler.accumulation),
+        # Who makes the beginning of a step has read the clips of all of it.
+        follows=lambda number: order.find_place(number).position.micro_batch > 0,
+    )
+
+
+def choose_gpu(ray: Any, config: XTTSConfig) -> bool:
+    """Whether preparers are to have a GPU each: where the cluster has any, in no rehearsal."""
+    return not config.training.rehearsal and ray.cluster_resources().get("GPU", 0) > 0

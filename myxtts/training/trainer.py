@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from myxtts.cluster.exchange import MEETING_S
-from myxtts.cluster.preparers import open_preparers
 from myxtts.cluster.trainers import find_trainer
 from myxtts.config import XTTSConfig
 from myxtts.data.run_data import RunData, collect_run_data
@@ -44,7 +43,7 @@ from myxtts.training.model import (
     describe_model,
     measure_mel_norms,
 )
-from myxtts.training.peers import Peers, gather_peers
+from myxtts.training.peers import Peers, gather_peers, open_preparers
 from myxtts.training.run_folder import RunFolder, TrainerFolder, open_run, open_worker_folder
 from myxtts.training.run_log import REPORT_NAME, RunLog, choose_board, keep_run_log, read_start_work
 from myxtts.training.saver import CheckpointSaver, describe_environment

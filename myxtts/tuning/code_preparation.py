@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from myxtts.checkpoints import read_array
-from myxtts.cluster.preparers import PreparerPool, choose_gpu, join_for_preparers
+from myxtts.cluster.preparers import PreparerPool
 from myxtts.config import XTTSConfig
 from myxtts.data.code_cache import CacheFolderError, CodeCache, CodeKey
 from myxtts.data.corpus import Progress
@@ -41,6 +41,7 @@ from myxtts.pipeline.recipe import MOST_PARTS, BatchRecipe, ClipPart, Target, ch
 from myxtts.pipeline.ring import Arrays
 from myxtts.pipeline.threads import EndOfStream, TimeLimits
 from myxtts.training.model import apply_devices
+from myxtts.training.peers import choose_gpu, join_for_preparers
 from myxtts.training.starting_point import find_codec, open_start, read_codec
 from myxtts.utils.commons import get_device_context, setup_logging
 

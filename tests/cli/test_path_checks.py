@@ -62,3 +62,8 @@ def test_workers_without_a_codec_are_not_started(refuse):
     said = refuse("train", "--cluster", "local", "--trainers", "2", "--rehearsal")
     assert "needs a codec that is trained already" in said
     assert "\n  myxtts train --stage codec --checkpoint-dir runs/codec\n" in said
+
+
+@pytest.mark.parametrize("command", [("train", "--rehearsal"), ("data-prepare", "--codec", "runs/codec")])
+def test_a_cluster_on_which_nobody_is_to_work_is_refused(refuse, command):
+    assert "none is asked for. Give --preparers N, --trainers M or both" in refuse(*command, "--cluster", "local")

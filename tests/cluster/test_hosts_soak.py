@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from benchmarks.hosts import Hosts, find_obstacle
@@ -48,18 +47,8 @@ def plain(folder: Path, corpus: Path) -> TinyRun:
 
 
 def _choose_flags(corpus: Path) -> list[object]:
-    return [
-        "--train-data",
-        corpus,
-        "--max-steps",
-        STEPS,
-        "--epochs",
-        STEPS,
-        "--codec-steps",
-        2,
-        "--checkpoint-interval",
-        500,
-    ]
+    often = ["--codec-steps", 2, "--checkpoint-interval", 500]
+    return ["--train-data", corpus, "--max-steps", STEPS, "--epochs", STEPS, *often]
 
 
 def _start_run(hosts: Hosts, folder: Path, corpus: Path, name: str) -> subprocess.Popen[bytes]:
@@ -72,6 +61,14 @@ def _start_run(hosts: Hosts, folder: Path, corpus: Path, name: str) -> subproces
 def _wait_for_step(run: Path, step: int, program: subprocess.Popen[bytes]) -> None:
     wait_for(lambda: count_steps(run) >= step, lambda: program.poll() is None, "the run ended before its time")
     assert count_steps(run) < STEPS, "too late to strike"
+
+
+def _wait_for_the_end(hosts: Hosts, number: int) -> None:
+    """Of all preparers on a host."""
+    began_s = time.monotonic()
+    while hosts.find(number, "ray::Preparer"):
+        assert time.monotonic() - began_s < ENDS_S
+        time.sleep(0.5)
 
 
 def test_what_was_promised_of_speed_and_gaps_is_kept() -> None:
@@ -96,7 +93,14 @@ def test_killed_preparers_a_pulled_cable_and_a_dead_host_change_nothing(
         hosts.restart_ray(1)
         _wait_for_step(run, 1000, program)
         hosts.lose_power(2)
+        _wait_for_step(run, 1100, program)
+        hosts.mend(2)
+        hosts.start_ray(2)
+        _wait_for_step(run, 1400, program)
+        # For good: nobody there is killed, and all of them end by themselves.
+        hosts.cut(1)
         assert program.wait(600) == 0, (hosts.folder / "struck.log").read_text()[-4000:]
+        _wait_for_the_end(hosts, 1)
     found = TinyRun.at(run)
     assert found.story == plain.story
     assert sum("died" in event.name for event in found.events) >= 2
@@ -114,10 +118,7 @@ def test_without_its_head_a_run_ends_soon_and_says_how_to_go_on(folder: Path, co
         assert time.monotonic() - began_s < ENDS_S
         said = (hosts.folder / "headless.log").read_text()
         assert re.search(r"To go on from the last checkpoint:\n  python train_main\.py .*--cluster", said), said[-4000:]
-        began_s = time.monotonic()
-        while any("ray::Preparer" in " ".join(psutil.Process(pid).cmdline()) for pid in hosts.list_pids(1)):
-            assert time.monotonic() - began_s < ENDS_S
-            time.sleep(0.5)
+        _wait_for_the_end(hosts, 1)
     with open_cluster(1) as hosts:
         assert _start_run(hosts, folder, corpus, "headless").wait(600) == 0
     assert TinyRun.at(run).story == plain.story
@@ -128,10 +129,7 @@ def test_preparers_end_with_a_killed_driver(folder: Path, corpus: Path) -> None:
         program = _start_run(hosts, folder, corpus, "driverless")
         _wait_for_step(folder / "driverless", 200, program)
         assert hosts.kill(0, "train_main.py")
-        began_s = time.monotonic()
-        while any("ray::Preparer" in " ".join(psutil.Process(pid).cmdline()) for pid in hosts.list_pids(1)):
-            assert time.monotonic() - began_s < ENDS_S
-            time.sleep(0.5)
+        _wait_for_the_end(hosts, 1)
 
 
 def test_codes_that_preparers_make_are_those_a_run_would_make_and_are_made_once(

@@ -46,12 +46,9 @@ class Actor:
     def __getattr__(self, name: str) -> Any:
         return SimpleNamespace(remote=getattr(self, f"do_{name}"))
 
-    def do_find_host(self) -> Ref:
-        return self._answer(lambda: "host")
-
     def do_begin(self, kit: Any, rows: int | None) -> Ref:
         self.rows = rows
-        return self._answer(lambda: "/CPU:1")
+        return self._answer(lambda: ("host", "/CPU:1"))
 
     def do_prepare(self, number: int, replaced: tuple[int, ...]) -> Ref:
         self.asked.append(number)
@@ -192,19 +189,6 @@ def test_what_a_dead_preparer_owed_is_asked_of_another_and_it_is_replaced(caplog
     assert "Preparer 1 on host died: killed by a test" in caplog.text
 
 
-def test_one_preparer_that_dies_is_enough_to_go_on() -> None:
-    deaths = {7, 19}
-
-    def behave(actor: Actor, number: int) -> Made:
-        if number in deaths:
-            deaths.remove(number)
-            actor.is_dead = True
-            raise ActorDied("killed")
-        return answer(actor, number)
-
-    assert take_all(open_pool(FakeRay(behave), count=1)) == list(range(END))
-
-
 def test_a_batch_at_which_two_die_gets_other_clips() -> None:
     def behave(actor: Actor, number: int) -> Made | None:
         if number == 5 and 5 not in actor.replaced:
@@ -259,7 +243,7 @@ def test_an_error_of_the_work_ends_the_run_with_its_traceback() -> None:
     pool.close()
 
 
-def test_deaths_between_which_batches_are_made_are_never_too_many() -> None:
+def test_one_that_dies_is_enough_to_go_on_and_deaths_between_which_batches_are_made_are_never_too_many() -> None:
     deaths = set(range(2, END, 2))
 
     def behave(actor: Actor, number: int) -> Made:

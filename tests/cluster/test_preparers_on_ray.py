@@ -14,11 +14,12 @@ import grpc
 import psutil
 import pytest
 
-from myxtts.cluster import preparers
+from myxtts.cluster.preparers import PreparerPool
 from myxtts.cluster.ray_setup import LOCAL, LOOPBACK, join_cluster, require_token_at, set_environment
 from myxtts.errors import ClusterError
 from myxtts.pipeline.batch import INFO, Batch
 from myxtts.pipeline.threads import EndOfStream
+from myxtts.training.peers import open_pool
 from tests.pipeline.small_runs import make_batches, make_run, make_run_folder
 
 SILENT = 200
@@ -80,7 +81,7 @@ def story(run: Any) -> Story:
 
 def _make_all(ray: Any, run: Any, told: Story, address: str) -> None:
     data, recipe = run
-    pool = preparers.open_pool(ray, 2, recipe, data)
+    pool = open_pool(ray, 2, recipe, data)
     with ExitStack() as opened:
         opened.callback(pool.close)
         while True:
@@ -96,8 +97,9 @@ def _make_all(ray: Any, run: Any, told: Story, address: str) -> None:
                 told.gap_s = max(told.gap_s, time.perf_counter() - began_s)
             if len(told.batches) == 2:
                 _wait_for_both(pool)
-                told.listening = _list_listening()
-                opened.callback(_knock(address, told.codes))
+                listening = _list_listening()
+                told.listening = {ip for ip, _ in listening}
+                opened.callback(_knock(address, {port for _, port in listening}, told.codes))
             if len(told.batches) == 4:
                 maker = psutil.Process(told.batches[-1].info.memory.pid)
                 told.environ = maker.environ()
@@ -106,7 +108,7 @@ def _make_all(ray: Any, run: Any, told: Story, address: str) -> None:
         told.hosts = len({node["NodeID"] for node in ray.nodes() if node["Alive"]})
 
 
-def _wait_for_both(pool: preparers.PreparerPool) -> None:
+def _wait_for_both(pool: PreparerPool) -> None:
     end_s = time.perf_counter() + 120
     while sum(each.is_ready for each in pool._handles) < 2:
         assert time.perf_counter() < end_s
@@ -114,38 +116,27 @@ def _wait_for_both(pool: preparers.PreparerPool) -> None:
             pool._listen()
 
 
-def _list_listening() -> set[str]:
+def _list_listening() -> set[tuple[str, int]]:
     family = [psutil.Process(), *psutil.Process().children(recursive=True)]
     connections = [each for process in family for each in process.net_connections(kind="inet")]
-    return {each.laddr.ip.removeprefix("::ffff:") for each in connections if each.status == psutil.CONN_LISTEN}
+    return {(each.laddr.ip.removeprefix("::ffff:"), each.laddr.port) for each in connections if each.status == "LISTEN"}
 
 
-def _knock(address: str, codes: dict[str, Any]) -> Any:
+def _knock(address: str, ports: set[int], codes: dict[str, Any]) -> Any:
     """Strangers at every port of the cluster, who stay until the end: nobody may be stopped by them. Returns what ends it."""
-    family = psutil.Process().children(recursive=True)
-    ports = {
-        each.laddr.port
-        for process in family
-        for each in process.net_connections(kind="inet")
-        if each.status == "LISTEN"
-    }
     head = int(address.rpartition(":")[2])
     silent = [socket.create_connection((LOOPBACK, head), timeout=5) for _ in range(SILENT)]
+    asked = {}
     for port in ports:
-        garbage = socket.create_connection((LOOPBACK, port), timeout=5)
-        garbage.sendall(os.urandom(4096))
-        silent.append(garbage)
+        silent.append(socket.create_connection((LOOPBACK, port), timeout=5))
+        silent[-1].sendall(os.urandom(4096))
         for who, metadata in {"nobody": (), "wrong": (("authorization", f"Bearer {'0' * 64}"),)}.items():
-            codes[f"{who} {port == head} {port}"] = _call(port, CHECK_ALIVE, metadata)
+            call = grpc.insecure_channel(f"{LOOPBACK}:{port}").unary_unary(CHECK_ALIVE)
+            # All at once: some ports never answer.
+            asked[f"{who} {port == head} {port}"] = call.future(b"", timeout=3, metadata=metadata)
+    for who, answer in asked.items():
+        codes[who] = answer.code() if answer.exception() else answer.result()
     return lambda: [each.close() for each in silent]
-
-
-def _call(port: int, method: str, metadata: Any) -> Any:
-    with grpc.insecure_channel(f"{LOOPBACK}:{port}") as channel:
-        try:
-            return channel.unary_unary(method)(b"", timeout=3, metadata=metadata)
-        except grpc.RpcError as error:
-            return error.code()
 
 
 def test_every_batch_is_made_once_in_order_to_the_last_bit_though_a_preparer_is_killed(story: Story, run: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -50,12 +51,18 @@ def test_a_head_that_is_gone_is_noticed_and_a_short_absence_is_survived(monkeypa
     clock = ManualClock()
     monkeypatch.setattr(ray_setup.time, "monotonic", clock)
     with socket.create_server((LOOPBACK, 0)) as server:
-        watch = HeadWatch(f"{LOOPBACK}:{server.getsockname()[1]}")
+        context = SimpleNamespace(gcs_address=f"{LOOPBACK}:{server.getsockname()[1]}")
+        killed: list[str] = []
+        watch = HeadWatch(SimpleNamespace(get_runtime_context=lambda: context, kill=killed.append))
         clock.move(60.0)
         watch.look()
+    watch.end(["another actor"])
+    assert killed.pop() == "another actor"
     for _ in range(3):
         clock.move(4.0)
         watch.look()
     clock.move(4.0)
     with pytest.raises(HeadLostError, match=r"has not answered for 15 s.*goes on from its last checkpoint"):
         watch.look()
+    watch.end(["an actor"])
+    assert not killed, "Ray would wait for its head"
