@@ -63,13 +63,9 @@ _NOT_ANSWERED = "-"
 class Gate:
     """Lets requests through that bring the token and call the server by one of its names; logs each when it has ended.
 
-    Args:
-        app: what is behind it.
-        token: of all clients; None asks for none.
-        hosts: names of this server; None allows any. Without a token this is what keeps a web page out that has pointed
-            its own name at the loopback address.
-        failures: counts wrong tokens. A client with too many is told to wait, and the right token is let in all the same:
-            somebody else may have it behind the same address.
+    Without a token (None) the names keep a web page out that has pointed its own name at the loopback address; with None for
+    these, any will do. A client with too many wrong tokens is told to wait, and the right token is let in all the same: somebody
+    else may have it behind the same address.
     """
 
     def __init__(self, app: ASGIApp, *, token: str | None, hosts: Sequence[str] | None, failures: RateLimiter):
@@ -99,10 +95,8 @@ class Gate:
             await answer_error(ApiError(STOPPING, BUSY))(scope, receive, note_status)
         finally:
             # Quoted: a path may hold line breaks.
-            what = f"{scope['method']} {urllib.parse.quote(scope['path'][:100])}"
-            facts = "".join(f", {fact}" for fact in scope[FACTS])
-            elapsed_s = time.perf_counter() - started
-            _log.info("%s %s %s in %.2f s%s", find_client(scope), what, status, elapsed_s, facts)
+            what = f"{find_client(scope)} {scope['method']} {urllib.parse.quote(scope['path'][:100])} {status}"
+            _log.info(", ".join([f"{what} in {time.perf_counter() - started:.2f} s", *scope[FACTS]]))
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
@@ -167,13 +161,7 @@ PIECE_BYTES = 16 << 10
 
 
 class Service:
-    """What the routes share, and those that answer at once or with few bytes.
-
-    Args:
-        synthesizer: the model, for facts; the thread does its work.
-        voices: those that every client may see and use.
-        allow_upload: whether clients may clone voices.
-    """
+    """The routes, and what they share; the synthesizer is asked for facts, its work is done in the thread."""
 
     def __init__(
         self,
@@ -218,9 +206,8 @@ class Service:
 
     async def check_health(self, request: Request) -> Response:
         """GET /healthz: that the server is there, and how many requests it has; 503 once it has no model any more."""
-        has_died = self.thread.has_died
-        status = {"status": "failed" if has_died else "ok", "requests": self.places.taken}
-        return JSONResponse(status, 503 if has_died else 200)
+        status, code = ("failed", 503) if self.thread.has_died else ("ok", 200)
+        return JSONResponse({"status": status, "requests": self.places.taken}, code)
 
     async def list_models(self, request: Request) -> Response:
         """GET /v1/models."""

@@ -65,7 +65,11 @@ class RateLimiter:
     def count(self, address: str) -> None:
         """Counts one request. Raises `ApiError` when it is one too many; then it does not count."""
         now = self._clock()
-        self._forget(now)
+        for client, times in list(self._times.items()):
+            while times and times[0] <= now - WINDOW_SECONDS:
+                times.popleft()
+            if not times:
+                del self._times[client]
         times = self._times.setdefault(name_client(address), deque())
         if len(times) >= self._most:
             wait_s = max(1, math.ceil(times[0] + WINDOW_SECONDS - now))
@@ -74,13 +78,6 @@ class RateLimiter:
                 TOO_MANY._replace(headers={"Retry-After": str(wait_s)}),
             )
         times.append(now)
-
-    def _forget(self, now: float) -> None:
-        for client, times in list(self._times.items()):
-            while times and times[0] <= now - WINDOW_SECONDS:
-                times.popleft()
-            if not times:
-                del self._times[client]
 
 
 def name_client(address: str) -> str:

@@ -40,11 +40,8 @@ class JobCancelled(Exception):
 class Job(Generic[Model, Result]):
     """Some work for the thread, and its results for the event loop that made it.
 
-    Results are not held back from a slow reader: the model would wait for it, and so would everybody in the queue.
-
-    Args:
-        work: called in the thread, with the model; yields results. None is a result that is not handed on, and only
-            gives the thread a moment to look whether it should go on.
+    Results are not held back from a slow reader: the model would wait for it, and so would everybody in the queue. None is a
+    result that is not handed on, and only gives the thread a moment to look whether it should go on.
     """
 
     def __init__(self, work: Callable[[Model], Generator[Result | None, None, None]]):
@@ -92,13 +89,9 @@ class Job(Generic[Model, Result]):
 
 
 class ModelThread(Generic[Model]):
-    """Runs jobs, one after the other, in the thread that has loaded the model.
+    """Runs jobs, one after the other, in the thread that opens the model, and closes it at the end.
 
-    Args:
-        open_model: the scope in which the model is there; entered and left in the thread.
-
-    Attributes:
-        has_died: whether the model has failed: nothing is spoken any more, and jobs are only dropped.
+    Where `has_died`, the model has failed: nothing is spoken any more, and jobs are only dropped.
     """
 
     def __init__(self, open_model: Callable[[], AbstractContextManager[Model]]):

@@ -3,6 +3,7 @@ and carrying it out."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -67,26 +68,14 @@ STOPPING = "This server is about to stop. Try again later."
 
 
 class ApiError(Exception):
-    """A request that is refused, as the client is told.
-
-    Args:
-        message: what must be, what is, and what to do.
-        param: the field of the request that is meant.
-    """
+    """A request that is refused, as the client is told; `param` is the field of the request that is meant."""
 
     def __init__(self, message: str, kind: ErrorKind = BAD_REQUEST, *, param: str | None = None):
         super().__init__(message)
         self.kind, self.param = kind, param
 
 
-PATHS = (
-    "POST /v1/audio/speech",
-    "GET /v1/audio/voices",
-    "POST /v1/audio/voices",
-    "GET /v1/models",
-    "GET /healthz",
-    "GET /",
-)
+PATHS = "POST /v1/audio/speech; GET /v1/audio/voices; POST /v1/audio/voices; GET /v1/models; GET /healthz; GET /"
 
 
 def answer_error(error: Exception) -> Response:
@@ -98,7 +87,7 @@ def answer_error(error: Exception) -> Response:
         kind = BAD_REQUEST
     elif isinstance(error, HTTPException):
         kind = ErrorKind(error.status_code, "method_not_allowed" if error.status_code == 405 else "not_found")
-        message = f"There is nothing here for such a request. There are: {'; '.join(PATHS)}."
+        message = f"There is nothing here for such a request. There are: {PATHS}."
     elif not isinstance(error, MissingLanguagePackageError | ModelThreadError):
         message = "The server could not do it; its log says why. Try a shorter text, or tell its operator."
     content = {"message": message, "type": kind.type, "param": param, "code": kind.code}
@@ -110,22 +99,18 @@ def answer_error(error: Exception) -> Response:
 MODELS = ("myxtts", "tts-1", "tts-1-hd")
 """Names of the one model: its own, and those that some clients cannot be talked out of."""
 
-_NUMBER, _WHOLE, _TEXT, _YES_NO = "a number", "a whole number", "a text", "true or false"
-_KINDS = {_NUMBER: (int, float), _WHOLE: (int,), _TEXT: (str,), _YES_NO: (bool,)}
-
-_BY_TYPE = {"float": _NUMBER, "int": _WHOLE, "bool": _YES_NO}
-
-SETTINGS = {each.name: _BY_TYPE[str(each.type).split(" ")[0]] for each in fields(SpeechSettings)}
-"""Fields that are settings of the same name."""
-
+_KINDS: Mapping[str, tuple[str, tuple[type, ...]]] = {
+    "float": ("a number", (int, float)),
+    "int": ("a whole number", (int,)),
+    "str": ("a text", (str,)),
+    "bool": ("true or false", (bool,)),
+}
+SETTINGS = {each.name: str(each.type).split(" ")[0] for each in fields(SpeechSettings)}
+"""Fields that are settings of the same name -> their types."""
 FIELDS = {
-    "model": _TEXT,
-    "input": _TEXT,
-    "voice": _TEXT,
-    "language": _TEXT,
-    "response_format": _TEXT,
-    "stream": _YES_NO,
-    "stream_format": _TEXT,
+    **dict.fromkeys(("model", "input", "voice", "language", "response_format"), "str"),
+    "stream": "bool",
+    "stream_format": "str",
     **SETTINGS,
 }
 
@@ -147,31 +132,18 @@ class SpeechRequest:
 
 
 def read_request(body: bytes, *, languages: Sequence[str], most_characters: int) -> SpeechRequest:
-    """The request in a body.
-
-    Args:
-        body: JSON with the fields of the OpenAI API, and those of `FIELDS` that are ours.
-        languages: codes that the model speaks; where a request names none, English, or the first of them.
-        most_characters: longest text.
-    """
+    """The request in a body: JSON with the fields of the OpenAI API, and those of `FIELDS` that are ours."""
     given = _read_fields(body)
-    model = given.get("model", MODELS[0])
-    if model not in MODELS:
-        raise ApiError(
-            f"model must be one of {', '.join(MODELS)}, but is {model[:80]!r}. Leave it out, or see GET /v1/models.",
-            UNKNOWN_MODEL,
-            param="model",
-        )
+    if (model := given.get("model", MODELS[0])) not in MODELS:
+        told = f"model must be one of {', '.join(MODELS)}, but is {model[:80]!r}. Leave it out, or see GET /v1/models."
+        raise ApiError(told, UNKNOWN_MODEL, param="model")
     for name, what in (("input", "the text to say"), ("voice", "a voice of GET /v1/audio/voices")):
         if name not in given:
             raise ApiError(f"A request must have {name}, {what}, but has not.", param=name)
     text = given["input"]
     if len(text) > most_characters:
-        raise ApiError(
-            f"input may have {most_characters} characters at most, but has {len(text)}. Send it in parts.",
-            TOO_LARGE,
-            param="input",
-        )
+        told = f"input may have {most_characters} characters at most, but has {len(text)}. Send it in parts."
+        raise ApiError(told, TOO_LARGE, param="input")
     language = choose_language(given.get("language"), languages)
     format_name, is_streamed = _read_sound(given)
     try:
@@ -201,10 +173,9 @@ def choose_language(given: str | None, languages: Sequence[str]) -> str:
 
 
 def _read_fields(body: bytes) -> dict[str, Any]:
-    try:
+    given = None
+    with contextlib.suppress(ValueError, RecursionError):
         given = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise ApiError('The body must be JSON, as in {"input": "Hello.", "voice": "Ana"}, but is not.') from error
     if not isinstance(given, dict):
         raise ApiError('The body must be a JSON object, as in {"input": "Hello.", "voice": "Ana"}, but is not.')
     for name, value in list(given.items()):
@@ -216,15 +187,11 @@ def _read_fields(body: bytes) -> dict[str, Any]:
             del given[name]
         elif name == "voice" and isinstance(value, dict) and isinstance(value.get("id"), str):
             given[name] = value["id"]
-        elif type(value) not in _KINDS[FIELDS[name]]:
-            raise ApiError(f"{name} must be {FIELDS[name]}, but is {_name_kind(value)}.", param=name)
+        elif type(value) not in _KINDS[FIELDS[name]][1]:
+            found = {float: f"the number {value}", int: "a number", list: "a list", dict: "an object"}.get(type(value))
+            said = found or _KINDS[type(value).__name__][0]
+            raise ApiError(f"{name} must be {_KINDS[FIELDS[name]][0]}, but is {said}.", param=name)
     return given
-
-
-def _name_kind(value: Any) -> str:
-    if isinstance(value, float):
-        return f"the number {value:g}"
-    return {bool: "true or false", int: "a number", str: "a text", list: "a list", dict: "an object"}[type(value)]
 
 
 def _read_sound(given: Mapping[str, Any]) -> tuple[str, bool]:
@@ -266,14 +233,10 @@ class SpeechFacts:
         self.unfinished += chunk.piece is not None and not chunk.piece.stopped
 
     def describe(self) -> str:
-        parts = [f"{self.seconds:.2f} s of speech"]
-        if self.first_sound_s is not None:
-            parts.append(f"first sound after {self.first_sound_s:.2f} s")
-        if self.waited_s is not None:
-            parts.append(f"waited {self.waited_s:.2f} s")
-        if self.unfinished:
-            parts.append(f"pieces cut off: {self.unfinished}")
-        return ", ".join(parts)
+        first = "" if self.first_sound_s is None else f", first sound after {self.first_sound_s:.2f} s"
+        waited = "" if self.waited_s is None else f", waited {self.waited_s:.2f} s"
+        cut_off = f", pieces cut off: {self.unfinished}" if self.unfinished else ""
+        return f"{self.seconds:.2f} s of speech{first}{waited}{cut_off}"
 
 
 def speak(

@@ -9,7 +9,7 @@ import ipaddress
 import logging
 import signal
 import socket
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -21,7 +21,6 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from myxtts.config.settings import Address
 from myxtts.inference.speech import SpeechSettings
 from myxtts.inference.voices import Voice
 from myxtts.serving.app import Service, build_application
@@ -30,7 +29,6 @@ from myxtts.serving.model_thread import ModelThread
 from myxtts.serving.request import (
     BUSY,
     SLOW_CLIENT,
-    STOPPING,
     TOO_MANY,
     ApiError,
     ServerStartError,
@@ -107,7 +105,8 @@ def bind_socket(settings: ServerSettings) -> socket.socket:
 
 def name_address(listener: socket.socket) -> str:
     """The address of a server, as a browser takes it."""
-    return f"http://{Address(*listener.getsockname()[:2])}"
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def list_hosts(settings: ServerSettings) -> tuple[str, ...] | None:
@@ -132,14 +131,7 @@ def run_server(
     open_synthesizer: Callable[[], AbstractContextManager[Synthesizer]],
     tell_ready: Callable[[Synthesizer, tuple[str, ...]], None],
 ) -> None:
-    """Serves until SIGINT or SIGTERM, and leaves nothing running.
-
-    Args:
-        listener: from `bind_socket`.
-        settings: those that it was bound with.
-        open_synthesizer: the scope in which the model is there; entered in the model's thread.
-        tell_ready: called with the model and the names of the voices before the first request is taken.
-    """
+    """Serves until SIGINT or SIGTERM, and leaves nothing running; `tell_ready` is called before the first request is taken."""
     voices: dict[str, Voice] = {}
 
     @contextlib.contextmanager
@@ -192,16 +184,11 @@ def make_server(app: ASGIApp, limits: ServingLimits) -> uvicorn.Server:
 
 
 class ClientConnection(H11Protocol):
-    """A connection whose client must ask within a time, and take its answer within one.
-
-    Where there are too many, who has not finished asking gives way to who comes, the greediest client first: silence locks
-    nobody out.
-    """
+    """A connection whose client must ask within a time, and take its answer within one. One too many is refused."""
 
     def __init__(self, *, limits: ServingLimits, **others: Any):
         super().__init__(**others)
-        self._limits = limits
-        self._name, self._since = "", self.loop.time()
+        self._limits, self._name = limits, ""
         self._asking: asyncio.TimerHandle | None = None
         self._taking: asyncio.TimerHandle | None = None
 
@@ -212,7 +199,13 @@ class ClientConnection(H11Protocol):
         # Nothing may wait in this process unnoticed: `pause_writing` is called as soon as the kernel takes no more.
         transport.set_write_buffer_limits(high=0)
         self._expect_request()
-        self._make_room()
+        names = [each._name for each in self.connections if isinstance(each, ClientConnection)]
+        if names.count(self._name) > (most := self._limits.connections_per_client):
+            told = f"A client may have {most} connections, but this is one more. Close some."
+            self.app = answer_error(ApiError(told, TOO_MANY))  # A response is an application, too.
+        elif len(names) > (most := self._limits.connections):
+            told = f"This server has {most} connections at most, and that many are there. Try again in a moment."
+            self.app = answer_error(ApiError(told, BUSY))
 
     def connection_lost(self, exc: Exception | None) -> None:
         _stop(self._asking, self._taking)
@@ -240,51 +233,13 @@ class ClientConnection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         self._refuse(ApiError(f"A request must be HTTP/1.1 with headers up to {HEADER_BYTES} bytes, but is not."))
 
-    def shutdown(self) -> None:
-        if self._is_asking:
-            self._refuse(ApiError(STOPPING, BUSY))
-        else:
-            super().shutdown()
-
     def _expect_request(self) -> None:
         _stop(self._asking)
-        self._since = self.loop.time()
         error = ApiError(
             f"A request must come within {self._limits.headers_s:g} s up to its body, but did not. Send it again.",
             SLOW_CLIENT,
         )
         self._asking = self.loop.call_later(self._limits.headers_s, self._refuse, error)
-
-    def _make_room(self) -> None:
-        """Ends a connection that has not finished asking if this is one too many; else this one's request is refused."""
-        crowd = [
-            each for each in self.connections if isinstance(each, ClientConnection) and not each.transport.is_closing()
-        ]
-        counts = Counter(each._name for each in crowd)
-        if counts[self._name] > self._limits.connections_per_client:
-            crowd = [each for each in crowd if each._name == self._name]
-            most = self._limits.connections_per_client
-            error = ApiError(f"A client may have {most} connections, but this is one more. Close some.", TOO_MANY)
-        elif len(crowd) > self._limits.connections:
-            told = f"This server has {self._limits.connections} connections at most, and that many are there. Try again in a moment."
-            error = ApiError(told, BUSY)
-        else:
-            return
-        asking = [each for each in crowd if each._is_asking and each is not self]
-        if asking:
-            # Who has sent its headers has come further.
-            min(asking, key=lambda each: (-counts[each._name], each._is_under_way, each._since))._refuse(error)
-        else:
-            self.app = answer_error(error)  # A response is an application, too.
-
-    @property
-    def _is_under_way(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
-
-    @property
-    def _is_asking(self) -> bool:
-        """Whether no whole request has come since the last answer."""
-        return not self.flow.write_paused and (not self._is_under_way or self.cycle.more_body)
 
     def _refuse(self, error: ApiError) -> None:
         """Ends the connection, with the reason where a client may still be told one."""

@@ -25,20 +25,15 @@ _SAMPLE_BYTES = 2
 
 @dataclass(frozen=True)
 class SoundFormat:
-    """A form in which speech is sent.
-
-    Args:
-        media_type: as in a Content-Type header.
-        container, encoding: as libsndfile names them.
-        rate_hz: the only one it can have; 0 for the model's own.
-        can_stream: whether it can be sent before its length is known.
-    """
+    """A form in which speech is sent; container and encoding as libsndfile names them."""
 
     media_type: str
     container: str
     encoding: str = "PCM_16"
     rate_hz: int = 0
+    """The only one it can have; 0 for the model's own."""
     can_stream: bool = False
+    """Whether it can be sent before its length is known."""
 
     def choose_rate(self, model_rate_hz: int) -> int:
         return self.rate_hz or model_rate_hz
@@ -52,7 +47,6 @@ _ALL = {
     "opus": SoundFormat("audio/ogg", "OGG", "OPUS", rate_hz=PCM_RATE_HZ),
     "ogg": SoundFormat("audio/ogg", "OGG", "VORBIS"),
 }
-
 FORMATS = {
     name: sound for name, sound in _ALL.items() if sound.encoding in soundfile.available_subtypes(sound.container)
 }

@@ -27,11 +27,7 @@ LONGEST_UPLOAD_SECONDS = 300.0
 
 
 class Voices:
-    """Voices by name. Used in the event loop only.
-
-    Args:
-        voices: those that every client may see and use.
-    """
+    """Voices by name: those that every client may see and use, and uploads. Used in the event loop only."""
 
     def __init__(self, voices: Mapping[str, Voice]):
         self._voices = dict(voices)
@@ -49,9 +45,8 @@ class Voices:
         if name in self._uploads:
             self._uploads.move_to_end(name)
             return self._uploads[name]
-        hint = "This server has none of its own: upload a recording to POST /v1/audio/voices."
-        if self._voices:
-            hint = suggest_voice(name, self._voices)
+        none = "This server has none of its own: upload a recording to POST /v1/audio/voices."
+        hint = suggest_voice(name, self._voices) if self._voices else none
         raise ApiError(f"There is no voice {name[:80]!r}. {hint}", UNKNOWN_VOICE, param="voice")
 
     def keep_upload(self, voice: Voice) -> str:
@@ -76,8 +71,7 @@ def collect_voices(synthesizer: Synthesizer, folder: Path | None) -> dict[str, V
             synthesizer.check_voice(voice)
         except VoiceError as error:
             raise ServerStartError(f"{path}: {error}") from error
-        stranger = synthesizer.describe_stranger(voice)
-        if stranger is not None:
+        if (stranger := synthesizer.describe_stranger(voice)) is not None:
             _log.warning("%s: %s", path, stranger)
         voices[path.stem] = voice
     return voices

@@ -12,13 +12,12 @@ import psutil
 import pytest
 import soundfile
 
-from myxtts.cli.main import main
-from myxtts.cli.serve import PACKAGES
+from myxtts.cli.main import main, make_parser
+from myxtts.cli.serve import read_settings
 from myxtts.serving.request import ServerStartError
 from myxtts.serving.server import TOKEN_VARIABLE, ServerSettings, bind_socket, run_server
 from tests.serving.command import start_server, write_recording
 from tests.serving.hosting import GatedSynthesizer
-from tests.support.processes import ROOT
 
 TEXT = "Hello there, you. Good morning to us."
 """Two pieces, of a length that the server has compiled before it was ready."""
@@ -146,9 +145,13 @@ def test_without_its_packages_the_command_says_what_to_install(monkeypatch, caps
     assert "pip install 'myxtts[serve]'" in capsys.readouterr().err
 
 
-def test_the_extra_and_the_constraints_name_what_is_needed():
-    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8")
-    for package in PACKAGES:
-        assert f'"{package}>=' in project
-        assert f"\n{package}==" in pinned
+def test_flags_are_those_of_the_server_and_a_token_comes_from_one_or_the_environment(monkeypatch):
+    def read(*flags):
+        return read_settings(make_parser("serve", "serve").parse_all(["--checkpoint", "model", *flags]))
+
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    assert read() == ServerSettings()
+    assert read().host == "127.0.0.1", "nobody but this machine is let in unless asked"
+    monkeypatch.setenv(TOKEN_VARIABLE, "of-the-environment")
+    assert read().token == "of-the-environment"
+    assert read("--token", "of-the-flag").token == "of-the-flag"
