@@ -186,18 +186,6 @@ class ClusterError(UserError):
     """The cluster that was described cannot be used as it is."""
 
 
-class RendezvousError(MachineError):
-    """Not all trainers of a cluster have met in time."""
-
-
-class WorkerLostError(MachineError):
-    """Another trainer of the cluster has died, failed or fallen silent, so the run cannot go on."""
-
-
-class FrameError(MachineError):
-    """What came over a connection is no message of ours."""
-
-
 class CheckpointError(UserError):
     """A model or a checkpoint cannot be used as it is."""
 
@@ -279,14 +267,6 @@ class ValidationMemoryError(MachineError):
 
 class PlacementError(MachineError):
     """The devices, or what is on them, are not as the plan says."""
-
-
-class NotFiniteError(MachineError):
-    """A loss or gradient was not finite; the update was not made."""
-
-
-class CodecMissingError(UserError):
-    """A GPT cannot be trained without a codec, and there is none."""
 
 
 class StartingPointError(UserError):

@@ -17,7 +17,7 @@ import psutil
 import tensorflow as tf
 
 from myxtts.cluster.trainers import TrainerSpec
-from myxtts.errors import RendezvousError
+from myxtts.errors import MachineError
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Exchange:
         try:
             self._strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
         except tf.errors.OpError as error:
-            raise RendezvousError(
+            raise MachineError(
                 f"TensorFlow of trainer {spec.index} has not joined the others within {MEETING_S:g} s. They meet at {spec.addresses[0]}, and "
                 f"what it says is: {str(error).partition(chr(10))[0]}. See that all ports are open between the machines, to nobody else, and "
                 "that all run the same version."

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from myxtts.data.host_batches import find_batches
 from myxtts.data.sampler import Kind, count_micro_batches
-from myxtts.errors import NotFiniteError, ValidationMemoryError
+from myxtts.errors import MachineError, ValidationMemoryError
 from myxtts.monitoring.clock import Cause
 from myxtts.monitoring.memory import Phase
 from myxtts.pipeline.batch import Batch
@@ -358,7 +358,7 @@ class TrainingLoop:
         return True
 
 
-def explain_not_finite(step: int, loss: float, saver: CheckpointSaver, folder: Path) -> NotFiniteError:
+def explain_not_finite(step: int, loss: float, saver: CheckpointSaver, folder: Path) -> MachineError:
     """Writes down which clips an update was made of, for looking at them, and gives the error that says so."""
     data, settings = saver.data, saver.config.data
     prompted = reads_prompts(settings, Target(saver.run.stage))
@@ -371,7 +371,7 @@ def explain_not_finite(step: int, loss: float, saver: CheckpointSaver, folder: P
     count = count_micro_batches(data.sampler, step)
     has_start = bool(saver.trained.prefix) and saver.saved_step is not None
     other = f", or from here with --init-from {folder} and another --checkpoint-dir" if has_start else ""
-    return NotFiniteError(
+    return MachineError(
         f"The loss ({loss}) or a gradient of step {step} is not finite; that update was not made, and nothing was saved since. "
         f"Its {len(clips)} clips, in {count} batches, and their voice prompts are listed in {path}: look at them. The run would "
         "come to the same step again. Start another one with a lower --lr, --clip-norm 1, or float32 instead of "

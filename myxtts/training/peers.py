@@ -30,7 +30,7 @@ from myxtts.data.sampler import WHOLE, Failure, ReplacementJournal, RowShare
 from myxtts.devices.machine import read_machine, select_visible
 from myxtts.devices.plan import DevicePlan
 from myxtts.devices.runtime import read_execution
-from myxtts.errors import ClusterError, RunFinishedError, WorkerLostError
+from myxtts.errors import ClusterError, MachineError, RunFinishedError
 from myxtts.monitoring.clock import Cause, TimeLedger
 from myxtts.pipeline.batch import Batch
 from myxtts.pipeline.batches import Batches, OpenRemote
@@ -194,7 +194,7 @@ class ClusterPeers(Peers):
         try:
             yield
         except _BROKEN as error:
-            raise WorkerLostError(
+            raise MachineError(
                 f"Another trainer is lost, or the way to it: {str(error).partition(chr(10))[0]}. Started again, all go on from the last "
                 "checkpoint."
             ) from error

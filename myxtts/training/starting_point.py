@@ -25,7 +25,7 @@ from myxtts.config import ModelConfig, XTTSConfig
 from myxtts.config.model import SHAPE_NAMES
 from myxtts.config.presets import MODEL_SIZES
 from myxtts.data.code_cache import digest_arrays
-from myxtts.errors import CodecMissingError, StartingPointError
+from myxtts.errors import StartingPointError
 from myxtts.models.weights import DECODER_PREFIX, GPT_PREFIX, find_value_problem
 from myxtts.text.tokenizer import read_vocabulary
 
@@ -96,12 +96,12 @@ def take_codec(model: ModelDirectory) -> Codec:
     """The codec in a model directory that is open."""
     folder = model.path
     if not model.dvae:
-        raise CodecMissingError(
+        raise StartingPointError(
             f"{folder} has no codec (dvae.safetensors). Train one with --stage codec, or import one with "
             "`myxtts import MODEL.pth --dvae dvae.pth --mel-stats mel_stats.pth`."
         )
     if MEL_STATISTICS not in model.model:
-        raise CodecMissingError(
+        raise StartingPointError(
             f"{folder} has a codec but no mel statistics, without which its codes mean nothing. Import it again with "
             "--mel-stats mel_stats.pth."
         )
@@ -126,8 +126,8 @@ def find_codec(config: XTTSConfig, start: StartingPoint | None) -> Codec | None:
         return None
     try:
         return take_codec(start.directory)
-    except CodecMissingError as error:
-        raise CodecMissingError(
+    except StartingPointError as error:
+        raise StartingPointError(
             f"{error} A model is fine-tuned on the codes of its own codec; give that one with --codec."
         ) from None
 
