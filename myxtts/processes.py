@@ -1,9 +1,8 @@
 """Child processes of ours: started, talked to, asked where they hang, and ended. Needs no TensorFlow.
 
 A child is a module of ours started anew, not forked (TensorFlow's threads do not survive a fork) and not `multiprocessing`
-(whose locks stay locked when a process is killed, and which imports the user's main module anew). It has a session of its
-own: Ctrl-C is for the parent, which ends its children. What it writes is kept in memory and read when it dies. However its
-parent ends, the kernel kills it."""
+(whose locks stay locked when a process is killed, and which imports the user's main module anew). Ctrl-C is for the parent, which
+ends its children; however it ends, the kernel kills them."""
 
 from __future__ import annotations
 
@@ -163,12 +162,9 @@ def enter_child(arguments: Sequence[str]) -> tuple[socket.socket, list[int]]:
 
 
 def die_with_parent(pipe: int) -> None:
-    """Has the kernel kill this process when the other end of a pipe is closed, by the end of its holder at the latest.
-
-    `PR_SET_PDEATHSIG` would be the usual way, but it follows the *thread* that started the process: one restarted by a
-    thread of a pipeline would die with that thread. Reading the end of a socket is not enough either, because a process
-    that hangs in a driver reads nothing.
-    """
+    """Has the kernel kill this process when the other end of a pipe is closed, by the end of its holder at the latest."""
+    # `PR_SET_PDEATHSIG` follows the *thread* that started the process: one restarted by a thread of a pipeline would die with that
+    # thread. Reading the end of a socket is not enough either, because a process that hangs in a driver reads nothing.
     fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
@@ -178,11 +174,7 @@ def die_with_parent(pipe: int) -> None:
 
 
 class ChildConnection:
-    """Small JSON objects over one end of a SOCK_SEQPACKET pair.
-
-    A process killed while it sends has sent its message whole or not at all. The end of the stream is the news of its end;
-    there is nothing to unlock and nothing to clean up after a killed process.
-    """
+    """Small JSON objects over one end of a SOCK_SEQPACKET pair: whole or not at all, and its end is the news of a killed process."""
 
     def __init__(self, end: socket.socket, *, blocking: bool):
         self._socket = end
@@ -202,15 +194,13 @@ class ChildConnection:
 
     def receive(self) -> Message | None:
         """The next message, or None when there is none now and this end does not wait. Raises `PeerGone` at the end."""
-        while True:
-            try:
-                data = self._socket.recv(MESSAGE_BYTES)
-                break
-            except BlockingIOError:
-                return None
-            except ConnectionResetError:
-                # A peer that died with unread messages is reported once, before what it had sent: read on.
-                continue
+        try:
+            data = self._socket.recv(MESSAGE_BYTES)
+        except BlockingIOError:
+            return None
+        except ConnectionResetError:
+            # A peer that died with unread messages is reported once, before what it had sent: read on.
+            return self.receive()
         if not data:
             raise PeerGone
         message: Message = json.loads(data)
@@ -221,10 +211,7 @@ class ChildConnection:
 
 
 def make_importable(environment: Mapping[str, str], package_parent: Path = PACKAGE_PARENT) -> dict[str, str]:
-    """The environment with this package's folder on Python's path, where Python would not find it by itself.
-
-    Start the child with `python -P -m`, so that what lies in the working folder by chance is not imported.
-    """
+    """The environment with this package's folder on Python's path, where Python would not find it by itself."""
     if str(package_parent) in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         # Named explicitly, the folder of installed packages would come before Python's own modules.
         return dict(environment)
@@ -300,13 +287,10 @@ def count_oom_kills() -> int:
 
 
 def limit_own_memory(limit_bytes: int, before_bytes: int) -> None:
-    """Limits what this process may take. Raises `MemoryError` when it already holds more.
+    """Limits what this process may take beyond what was resident before. Raises `MemoryError` when it already holds more.
 
     The operating system can limit address space only, most of which a process with many threads never uses. So what is
     held so far is counted by what is resident, and the address space may grow by the rest of the limit.
-
-    Args:
-        before_bytes: what was resident before the limited work began; it does not count.
     """
     now = read_process_memory(os.getpid())
     assert now is not None

@@ -82,10 +82,7 @@ def format_bytes(size_bytes: int | None) -> str:
 def wrap_titled(title: str, text: str, *, indent: int, width: int = 80, breaks_words: bool = True) -> list[str]:
     """The lines of a text beside its title, which has a column of its own.
 
-    Args:
-        width: of the lines, in characters.
-        indent: of the text.
-        breaks_words: whether a word that is longer than a line is cut; else the line is too long, and can be copied.
+    A word that is longer than a line is cut, unless it must be possible to copy it.
     """
     return textwrap.wrap(
         text,

@@ -69,12 +69,14 @@ class XTTSConfig(Section):
 
     def __eq__(self, other: object) -> bool:
         # Same values are the same configuration, wherever they come from.
-        return isinstance(other, XTTSConfig) and all(
-            getattr(self, section) == getattr(other, section) for section in SECTIONS
-        )
+        return isinstance(other, XTTSConfig) and self._values == other._values
 
     def __hash__(self) -> int:
-        return hash(tuple(getattr(self, section) for section in SECTIONS))
+        return hash(self._values)
+
+    @property
+    def _values(self) -> tuple[Section, ...]:
+        return self.model, self.data, self.training
 
     @property
     def origins(self) -> dict[str, str]:
@@ -115,13 +117,11 @@ def list_names() -> list[str]:
 def suggest_name(key: str) -> str:
     """A sentence that leads from a key that is no setting to the one that was probably meant."""
     section, _, name = key.rpartition(".")
-    elsewhere = [known for known in list_names() if known.partition(".")[2] == name]
-    if elsewhere:
-        near: str | None = elsewhere[0]
-    elif section in SECTIONS:
+    near = next((known for known in list_names() if known.partition(".")[2] == name), None)
+    if near is None and section in SECTIONS:
         found = nearest_name(name, [*SECTIONS[section].model_fields, *SECTIONS[section].aliases])
-        near = f"{section}.{found}" if found else None
-    else:
+        near = found and f"{section}.{found}"
+    elif near is None:
         near = nearest_name(key, SECTIONS)
     if near is not None:
         return f'Did you mean "{near}"?'

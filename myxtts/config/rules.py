@@ -67,17 +67,11 @@ def _check_devices(config: XTTSConfig) -> Iterator[Problem]:
             f"is single, but data.data_gpu ({data.data_gpu}) and data.model_gpu ({data.model_gpu}) ask for two roles. "
             "Leave out --data-gpu and --model-gpu, or --mode single.",
         )
-    elif mode == "dual" and is_split:
+    elif mode in ("dual", "auto") and is_split:
         yield (
             "training.mode",
-            f"is dual, but data.data_gpu and data.model_gpu are both {data.data_gpu}. Give two ids, or leave out --mode: "
-            "with both memory limits one card is split between two processes.",
-        )
-    elif mode == "auto" and is_split:
-        yield (
-            "training.mode",
-            f"is auto, but data.data_gpu and data.model_gpu are both {data.data_gpu}: a split card has one mode. Leave out "
-            "--mode, or give two ids to choose between.",
+            f"is {mode}, but data.data_gpu and data.model_gpu are both {data.data_gpu}: a split card has one mode. Leave out "
+            "--mode (with both memory limits two processes share the card), or give two ids.",
         )
     elif mode in ("single", "dual") and data.enable_memory_isolation:
         yield (

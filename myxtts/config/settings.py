@@ -7,7 +7,7 @@ import types
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
@@ -217,27 +217,6 @@ def _sentence(detail: ErrorDetails, annotation: Any) -> str:
 def _show(value: Any) -> str:
     text = repr(value) if isinstance(value, str) else str(value)
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-MOST_PORT = 65535
-
-
-class Address(NamedTuple):
-    """Where something listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def parse_address(text: str) -> Address | None:
-    """The address in a text such as 10.0.0.5:5050, node7:5050 or [::1]:5050; None if it is none."""
-    host, _, port = text.rpartition(":")
-    if host and port.isascii() and port.isdecimal() and 1 <= int(port) <= MOST_PORT:
-        return Address(host.removeprefix("[").removesuffix("]"), int(port))
-    return None
 
 
 def parse_gpu_ids(text: str) -> list[int]:

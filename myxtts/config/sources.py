@@ -65,22 +65,15 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 
 
 @dataclass(frozen=True)
-class YamlSettings:
-    """The content of a configuration file."""
+class GivenValue:
+    """An explicit value and where it was given: a flag, a variable, or a file and its line."""
 
-    path: Path
-    sections: dict[str, Any]
-    lines: dict[str, int]
-    """Dotted key -> line, counted from 1."""
-
-    def locate(self, key: str) -> str:
-        """`file:line` of a key, or of its section, or the file."""
-        line = self.lines.get(key) or self.lines.get(key.partition(".")[0])
-        return f"{self.path}:{line}" if line else str(self.path)
+    value: Any
+    origin: str
 
 
-def read_yaml(path: Path) -> YamlSettings:
-    """The settings in a YAML file, not validated yet. Raises `ConfigError` for a file that cannot be read."""
+def read_yaml(path: Path) -> dict[str, GivenValue]:
+    """What a YAML file gives by dotted key, and by its name what should be a section, not validated yet. Raises `ConfigError`."""
     try:
         text = read_text(path, MOST_YAML_BYTES)
     except FileError as error:
@@ -103,16 +96,28 @@ def read_yaml(path: Path) -> YamlSettings:
         raise ConfigError(
             ("", f"{path}: holds a value that cannot be read ({type(error).__name__}: {error}).")
         ) from None
-    if content is None:
-        content = {}
-    if not isinstance(content, dict):
+    if not isinstance(content, dict | None):
         raise ConfigError(
             ("", f"{path}: must hold the sections model, data and training, but holds {type(content).__name__}.")
         )
-    return YamlSettings(path=path, sections={str(key): value for key, value in content.items()}, lines=lines)
+    given: dict[str, GivenValue] = {}
+    for section, values in (content or {}).items():
+        place = f"{path}:{lines.get(str(section), 1)}"
+        if "." in str(section):
+            heading, _, name = section.partition(".")
+            advice = f'Write "{name}" indented under "{heading}:".'
+            raise ConfigError((f"{section} ({place})", f"is not a section. {advice}"))
+        if isinstance(values, dict):
+            for name, value in values.items():
+                key = f"{section}.{name}"
+                given[key] = GivenValue(value, f"{path}:{lines[key]}" if key in lines else place)
+        elif values is not None or section not in SECTIONS:
+            given[str(section)] = GivenValue(values, place)
+    return given
 
 
 def _collect_lines(node: yaml.Node | None, path: Path) -> dict[str, int]:
+    """The line of each key, counted from 1."""
     lines: dict[str, int] = {}
     found: list[tuple[str, yaml.Node]] = []
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
@@ -156,16 +161,6 @@ def dump_yaml(sections: dict[str, dict[str, Any]]) -> str:
 
 
 REHEARSAL_VARIABLE = "MYXTTS_REHEARSAL"
-
-
-@dataclass(frozen=True)
-class GivenValue:
-    """An explicit value and where it was given: a flag, a variable, or a file and its line."""
-
-    value: Any
-    origin: str
-
-
 RETIRED = frozenset({"data.data_service", "data.data_service_timeout", "training.worker_index"})
 """Settings that models of 0.1.0 were saved with, and that say nothing about a model."""
 
@@ -177,13 +172,9 @@ def resolve_config(
     *,
     ignored: Collection[str] = (),
 ) -> XTTSConfig:
-    """The valid configuration these sources give together; `config.origins` tells which source won for each key.
-
-    Args:
-        ignored: keys of the file that are passed over.
-    """
-    yaml_settings = read_yaml(yaml_path) if yaml_path is not None else None
-    given = _read_given_yaml(yaml_settings) if yaml_settings is not None else {}
+    """The valid configuration these sources give together, without keys of the file that are ignored; `config.origins` tells which
+    source won for each key."""
+    given = {} if yaml_path is None else read_yaml(yaml_path)
     given = {key: entry for key, entry in given.items() if key not in ignored}
     if rehearsal := (os.environ if environ is None else environ).get(REHEARSAL_VARIABLE, "").strip():
         given["training.rehearsal"] = GivenValue(rehearsal, REHEARSAL_VARIABLE)
@@ -211,21 +202,6 @@ def resolve_config(
 def dump_sections(config: XTTSConfig) -> dict[str, dict[str, Any]]:
     """Every value, by section and name."""
     return {section: getattr(config, section).model_dump() for section in SECTIONS}
-
-
-def _read_given_yaml(settings: YamlSettings) -> dict[str, GivenValue]:
-    given: dict[str, GivenValue] = {}
-    for section, values in settings.sections.items():
-        if "." in section:
-            heading, _, name = section.partition(".")
-            advice = f'Write "{name}" indented under "{heading}:".'
-            raise ConfigError((f"{section} ({settings.locate(section)})", f"is not a section. {advice}"))
-        if isinstance(values, dict):
-            for name, value in values.items():
-                given[f"{section}.{name}"] = GivenValue(value, settings.locate(f"{section}.{name}"))
-        elif values is not None or section not in SECTIONS:
-            given[section] = GivenValue(values, settings.locate(section))
-    return given
 
 
 def _add_origin(key: str, text: str, given: Mapping[str, GivenValue]) -> tuple[str, str]:

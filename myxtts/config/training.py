@@ -192,12 +192,6 @@ class TrainingConfig(Section):
     @field_validator("model_gpus")
     @classmethod
     def _check_ids(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        try:
-            ids = parse_gpu_ids(value)
-        except ValueError:
-            ids = []
-        if len(ids) < 2:
+        if value is not None and len(parse_gpu_ids(value)) < 2:
             raise ValueError(f"must be two or more different ids, as in 0,1, but is {value!r}.")
         return value

@@ -219,15 +219,8 @@ class CardConnection(StrEnum):
     UNKNOWN = "unknown"
 
 
-_LEVELS: Mapping[int | None, CardConnection] = {
-    0: CardConnection.SAME_BOARD,
-    10: CardConnection.PIX,
-    20: CardConnection.PXB,
-    30: CardConnection.PHB,
-    40: CardConnection.NODE,
-    50: CardConnection.SYS,
-}
-
+_LEVELS = dict(zip(range(0, 60, 10), list(CardConnection)[1:], strict=False))
+"""NVML's numbers for the nearest part of the PCIe tree that two cards share, in the order above."""
 _MEANINGS = {
     CardConnection.NVLINK: "batches cross at full speed",
     CardConnection.SAME_BOARD: "two chips on one board: batches cross at full speed",
@@ -261,14 +254,11 @@ def read_links(ids: Sequence[PhysicalId]) -> list[CardLink]:
     """The connections among cards, pair by pair; none where there are fewer than two."""
     if len(ids) < 2:
         return []
+    links = []
     with Nvml() as nvml:
-        return [
-            CardLink(first, second, _read_connection(nvml, first, second))
-            for first, second in itertools.combinations(ids, 2)
-        ]
-
-
-def _read_connection(nvml: Nvml, first: PhysicalId, second: PhysicalId) -> CardConnection:
-    if nvml.is_linked(first, second):
-        return CardConnection.NVLINK
-    return _LEVELS.get(nvml.read_common_ancestor(first, second), CardConnection.UNKNOWN)
+        for first, second in itertools.combinations(ids, 2):
+            level = nvml.read_common_ancestor(first, second)
+            known = CardConnection.UNKNOWN if level is None else _LEVELS.get(level, CardConnection.UNKNOWN)
+            connection = CardConnection.NVLINK if nvml.is_linked(first, second) else known
+            links.append(CardLink(first, second, connection))
+    return links

@@ -81,11 +81,9 @@ def choose_own_card_limit(request: LimitRequest, card: Card) -> tuple[Limit, str
         return Limit(request.asked_mib), None
     if request.default_mib <= room:
         return Limit(request.default_mib), None
-    preset = find_card_preset(card.name, card.total_mib or 0)
-    computed = _round_down(OWN_CARD_SHARE * room)
-    if preset is not None:
-        from_table = preset[0] if request.role == "data" else preset[1]
-        computed = from_table if from_table <= room else computed
+    preset = find_card_preset(card.name, card.total_mib or 0) or (room + 1, room + 1)
+    from_table = preset[0] if request.role == "data" else preset[1]
+    computed = from_table if from_table <= room else _round_down(OWN_CARD_SHARE * room)
     return Limit(computed), (
         f"GPU {card.physical_id} ({card.name}) has {card.free_mib} MB free: the {request.role} limit is {computed} MB "
         f"instead of the default {request.default_mib} MB."
@@ -118,22 +116,16 @@ def choose_rehearsal_limits(data: LimitRequest, model: LimitRequest, host_free_m
             f"{data.flag} and {model.flag} ask for {asked} MB, but this rehearsal has {host_free_mib} MB of host "
             "memory free. Give smaller limits, or leave them out: they are then scaled to this machine."
         )
-    open_requests = [request for request in (data, model) if request.asked_mib is None]
-    wanted = sum(request.default_mib for request in open_requests)
+    wanted = sum(request.default_mib for request in (data, model) if request.asked_mib is None)
     scale = min(1.0, REHEARSAL_SHARE * (host_free_mib - asked) / wanted) if wanted else 1.0
-
-    def choose(request: LimitRequest) -> Limit:
-        if request.asked_mib is not None:
-            return Limit(request.asked_mib)
-        mib = _round_down(request.default_mib * scale)
-        if mib < REHEARSAL_LEAST_MIB:
+    chosen = [request.asked_mib or _round_down(request.default_mib * scale) for request in (data, model)]
+    for request, mib in zip((data, model), chosen, strict=True):
+        if request.asked_mib is None and mib < REHEARSAL_LEAST_MIB:
             raise DevicePlanError(
                 f"This rehearsal has {host_free_mib} MB of host memory free, of which {asked} MB are asked for: too little is "
                 f"left for the {request.role} role ({mib} MB). Give smaller limits, or free some memory."
             )
-        return Limit(mib)
-
-    return choose(data), choose(model)
+    return Limit(chosen[0]), Limit(chosen[1])
 
 
 def find_room_mib(card: Card, processes: int) -> int | None:
@@ -165,11 +157,7 @@ class Mode(StrEnum):
     @property
     def log_name(self) -> str:
         """As the log names it."""
-        names = {
-            Mode.SINGLE: "Single-GPU Buffered Mode",
-            Mode.SPLIT: "Split-GPU Mode",
-            Mode.REMOTE: "Cluster Mode",
-        }
+        names = {"single": "Single-GPU Buffered Mode", "split": "Split-GPU Mode", "remote": "Cluster Mode"}
         return names.get(self, "Multi-GPU Mode")
 
 

@@ -53,18 +53,17 @@ def note_unused_cards(request: PlanRequest, card: Card, others: Sequence[Card]) 
 
 def explain_no_gpu(task: DeviceUse, machine: Machine) -> str:
     """Why the CPU does the job."""
-    if machine.scan.problem:
-        return f"{task} on the CPU. {machine.scan.problem}"
-    if machine.scan.lost:
-        return f"{task} on the CPU. {machine.scan.lost[0][1]}"
+    for problem in (machine.scan.problem, *(reason for _, reason in machine.scan.lost)):
+        if problem:
+            return f"{task} on the CPU. {problem}"
     if machine.cards:
         return f"{task} on the CPU: {VISIBLE_DEVICES}={machine.environ.get(VISIBLE_DEVICES)} hides every GPU."
     return f"{task} on the CPU: this machine has no NVIDIA GPU."
 
 
 def explain_insufficient(
-    request: PlanRequest, machine: Machine, visible: Sequence[Card], asked: Sequence[PhysicalId]
-) -> str:
+    request: PlanRequest, machine: Machine, visible: Sequence[Card], asked: Sequence[int]
+) -> DevicePlanError:
     """Why the cards asked for cannot be had, and what can."""
     beside = ", and one more that prepares" if request.other_gpus and choose_mode(request) is not Mode.SINGLE else ""
     wanted = f"asked for {' and '.join(f'GPU {id}' for id in asked)}" if asked else "two cards are needed"
@@ -75,10 +74,9 @@ def explain_insufficient(
         present = (
             f"{VISIBLE_DEVICES}={machine.environ.get(VISIBLE_DEVICES)} shows {shown} of {_list_ids(machine.cards)}"
         )
-    lost = "".join(f" {reason}" for _, reason in machine.scan.lost)
-    problem = f" {machine.scan.problem}" if machine.scan.problem else ""
-    return (
-        f"Insufficient GPUs for Multi-GPU Mode: {wanted}, but {present}.{lost}{problem} "
+    reasons = [*(reason for _, reason in machine.scan.lost), *filter(None, [machine.scan.problem])]
+    return DevicePlanError(
+        f"Insufficient GPUs for Multi-GPU Mode: {' '.join([f'{wanted}, but {present}.', *reasons])} "
         f"Give ids from `nvidia-smi -L`, {_suggest_other_ways(request)}"
     )
 
@@ -118,9 +116,8 @@ def suggest_single_command(command: Sequence[str]) -> str:
             kept += [] if assignment.startswith(_PAIR_SETTINGS) else [word, assignment]
         elif word != "--enable-memory-isolation" and word.partition("=")[0] not in _PAIR_FLAGS:
             kept.append(word)
-    if any(word.partition("=")[0] == "--config" for word in command):
-        kept += _UNDO_FILE
-    return shlex.join(kept)
+    has_file = any(word.partition("=")[0] == "--config" for word in command)
+    return shlex.join([*kept, *_UNDO_FILE] if has_file else kept)
 
 
 def _list_ids(cards: Sequence[Card]) -> str:
@@ -174,16 +171,11 @@ def _plan_roles(request: PlanRequest, machine: Machine, in_process: bool) -> Dev
 
 def plan_preparing_device(config: XTTSConfig, machine: Machine, command: Sequence[str] = ()) -> DevicePlan:
     """The one device that prepares what a run would prepare: `--data-gpu`, or the first GPU there is, or the CPU."""
-    request = PlanRequest.from_config(config, command)
-    alone = replace(
-        request,
+    alone = PlanRequest(
         mode="single",
-        model_gpu=request.data_gpu,
-        data_gpu=None,
-        isolation=False,
-        is_remote=False,
-        data_limit_mib=None,
-        model_limit_mib=None,
+        model_gpu=config.data.data_gpu,
+        rehearsal=config.training.rehearsal,
+        command=tuple(command),
         task=DeviceUse.PREPARE,
     )
     return plan_devices(alone, machine)
@@ -211,7 +203,7 @@ def _plan_single(request: PlanRequest, machine: Machine, visible: Sequence[Card]
     notes, by_id = note_unused_limits(request), {card.physical_id: card for card in visible}
     asked = [] if request.model_gpu is None else [PhysicalId(id) for id in (request.model_gpu, *request.other_gpus)]
     if any(id not in by_id for id in asked):
-        raise DevicePlanError(explain_insufficient(request, machine, visible, asked))
+        raise explain_insufficient(request, machine, visible, asked)
     if not visible:
         return _plan_cpu([*notes, explain_no_gpu(request.task, machine)])
     cards = [by_id[id] for id in asked] or [visible[0]]
@@ -314,7 +306,7 @@ def _choose_cards(request: PlanRequest, machine: Machine, visible: Sequence[Card
         named = named or free[:1]
         named[:0] = [card for card in free if card not in named][:1]
     if len(named) < len(asked) + (request.data_gpu is None) + (request.model_gpu is None):
-        raise DevicePlanError(explain_insufficient(request, machine, visible, [PhysicalId(id) for id in asked]))
+        raise explain_insufficient(request, machine, visible, asked)
     return tuple(named)
 
 

@@ -145,36 +145,18 @@ def read_execution() -> Execution:
     )
 
 
-@dataclass(frozen=True)
-class PoolSizes:
-    """Threads that TensorFlow has really started, whoever asked for how many: a setting, a variable, or nobody."""
-
-    intra_op: int | None
-    inter_op: int | None
-    both: int
-    """Alone known where TensorFlow gives the threads of neither pool a name, as 2.18 does."""
-
-
-def start_devices() -> PoolSizes:
-    """Initialises TensorFlow, if nothing has yet, and returns the sizes of the pools it started for that."""
+def start_devices() -> int:
+    """Initialises TensorFlow, if nothing has yet, and returns how many threads it started to work in: inside operations and
+    between them, whoever asked for so many: a setting, a variable, or nobody."""
     before = _count_threads()
     list_logical_devices()
-    after = _count_threads()
-    # The threads inside operations have no name of their own: those that came are they.
-    nameless, named = after[False] - before[False], after[True]
-    if not named:
-        return PoolSizes(intra_op=None, inter_op=None, both=nameless)
-    return PoolSizes(intra_op=nameless, inter_op=named, both=nameless + named)
+    return _count_threads() - before
 
 
-def _count_threads() -> dict[bool, int]:
-    """Threads of this process: of the pool between operations (True), and without a name of TensorFlow's (False)."""
-    counts = {True: 0, False: 0}
-    for thread in Path("/proc/self/task").iterdir():
-        name = (thread / "comm").read_text().strip()
-        if name == "tf_Compute" or not name.startswith("tf_"):
-            counts[name == "tf_Compute"] += 1
-    return counts
+def _count_threads() -> int:
+    names = [(thread / "comm").read_text().strip() for thread in Path("/proc/self/task").iterdir()]
+    # Those inside operations have no name of their own.
+    return sum(name == "tf_Compute" or not name.startswith("tf_") for name in names)
 
 
 def apply_execution(execution: Execution) -> None:

@@ -14,7 +14,7 @@ from myxtts.config import XTTSConfig
 from myxtts.data import task_processes
 from myxtts.data.loaders import Engine, choose_engine, choose_read_ahead
 from myxtts.devices.plan import DevicePlan, Mode, RolePlan
-from myxtts.devices.runtime import PoolSizes, list_logical_devices, start_devices
+from myxtts.devices.runtime import list_logical_devices, start_devices
 from myxtts.errors import GradientMemoryError, MemoryBillError, NvmlError, UpdateMemoryError
 from myxtts.files import open_scratch_folder
 from myxtts.pipeline.batches import Batches
@@ -42,7 +42,7 @@ def run_trial(config: XTTSConfig, plan: DevicePlan, limit_bytes: int | None, *, 
     """
     tried = config if is_whole else config.replace(data={"cache": "off", "pipeline_buffer_size": READ_AHEAD})
     apply_devices(tried, plan)
-    pools = start_devices()
+    threads = start_devices()
     with open_scratch_folder("trial") as folder, get_device_context(plan.model.device):
         setup = set_up_profile(tried, plan, folder)
         shape = describe_shape(setup)
@@ -54,7 +54,7 @@ def run_trial(config: XTTSConfig, plan: DevicePlan, limit_bytes: int | None, *, 
             measured = _time_steps(setup, is_whole=is_whole)
         except _OUT_OF_MEMORY as error:
             return {**answer, "refusal": str(error)}
-        return {**answer, **measured, "in_force": {**_read_devices(plan, pools), **measured["in_force"]}}
+        return {**answer, **measured, "in_force": {**_read_devices(plan, threads), **measured["in_force"]}}
 
 
 def _time_steps(setup: ProfileSetup, *, is_whole: bool) -> dict[str, Any]:
@@ -75,16 +75,13 @@ def _time_steps(setup: ProfileSetup, *, is_whole: bool) -> dict[str, Any]:
     return {"step_s": batch_s * accumulation, "read_share": read_share, "in_force": in_force}
 
 
-def _read_devices(plan: DevicePlan, pools: PoolSizes) -> dict[str, str]:
+def _read_devices(plan: DevicePlan, threads: int) -> dict[str, str]:
     """Mode, devices, their memory, and threads with the variables that set them."""
-    threads = {"threads inside operations": pools.intra_op, "threads between operations": pools.inter_op}
-    if pools.intra_op is None:
-        threads = {"threads inside and between operations": pools.both}
     return {
         "mode": str(plan.mode),
         "devices": ", ".join(list_logical_devices()),
         **{f"memory of {role.role} device": _describe_memory(role) for role in (plan.data, plan.model)},
-        **{name: str(count) for name, count in threads.items()},
+        "threads inside and between operations": str(threads),
         **{name: os.environ.get(name, "not set") for name in VARIABLES},
     }
 

@@ -173,8 +173,7 @@ def get_optimal_memory_limits(
     # On one card nothing can be computed for a role alone: what it takes is not there for the other.
     if data_fraction is None:
         data_fraction = 1 / 3 if model_fraction is None else 1 - model_fraction
-    if model_fraction is None:
-        model_fraction = 1 - data_fraction
+    model_fraction = 1 - data_fraction if model_fraction is None else model_fraction
     return _compute_limit("data", data, data_fraction, 2), _compute_limit("model", model, model_fraction, 2)
 
 
@@ -249,18 +248,13 @@ def _read_card(nvml: Nvml, gpu_id: int) -> GpuMemory:
     if not 0 <= gpu_id < count:
         raise DevicePlanError(f"There is no GPU {gpu_id}: this machine has {count}. `nvidia-smi -L` lists the ids.")
     reading = nvml.read_memory(PhysicalId(gpu_id))
-    pool_used, pool_peak = _read_pool_mib(gpu_id)
     process = nvml.read_process_mib(PhysicalId(gpu_id), os.getpid())
-    return GpuMemory(gpu_id, reading.total_mib, reading.used_mib, reading.free_mib, pool_used, pool_peak, process)
-
-
-def _read_pool_mib(gpu_id: int) -> tuple[float | None, float | None]:
     runtime, plan = _find_active_plan()
-    for role in (*plan.trainers, plan.data) if plan is not None else ():
-        if role.physical_id == gpu_id and role.process is runtime.active_process():
-            pool = runtime.read_pool(role.device)
-            return (pool.used_mib, pool.peak_mib) if pool else (None, None)
-    return None, None
+    roles = (*plan.trainers, plan.data) if plan is not None else ()
+    own = [role for role in roles if role.physical_id == gpu_id and role.process is runtime.active_process()]
+    pool = runtime.read_pool(own[0].device) if own else None
+    used, peak = (pool.used_mib, pool.peak_mib) if pool else (None, None)
+    return GpuMemory(gpu_id, reading.total_mib, reading.used_mib, reading.free_mib, used, peak, process)
 
 
 def _read_host(gpu_id: int) -> GpuMemory:
@@ -286,10 +280,10 @@ def _find_card(machine: Machine, gpu_id: int) -> Card:
     if _is_rehearsal():
         host = psutil.virtual_memory().total // MIB
         return Card(PhysicalId(gpu_id), "host memory", "", "", host, machine.host_free_mib)
-    for card in machine.cards:
-        if card.physical_id == gpu_id:
-            return card
-    present = ", ".join(str(card.physical_id) for card in machine.cards) or "none"
+    cards = {card.physical_id: card for card in machine.cards}
+    if PhysicalId(gpu_id) in cards:
+        return cards[PhysicalId(gpu_id)]
+    present = ", ".join(map(str, cards)) or "none"
     raise DevicePlanError(f"There is no GPU {gpu_id}; present: {present}. `nvidia-smi -L` lists the ids.")
 
 

@@ -14,6 +14,8 @@ from myxtts.devices.plan import Growth, Limit, Mode, PlanRequest, Process
 from myxtts.devices.planning import plan_devices, suggest_single_command
 from myxtts.errors import DevicePlanError
 
+ISOLATED = {"data_gpu": 0, "model_gpu": 1, "isolation": True}
+
 
 def make_card(id, free=23000, total=24564, name="NVIDIA GeForce RTX 4090"):
     return Card(PhysicalId(id), name, f"GPU-{id:04d}-aaaa", f"0:{id}", total, free)
@@ -53,26 +55,11 @@ def test_dual_keeps_the_roles_in_any_order_of_ids(data, model, data_device, mode
     ("request_values", "mode", "data", "trainers"),
     [
         ({"model_gpu": 3, "other_gpus": (1,)}, Mode.SINGLE, (3, "/GPU:1"), [(3, "/GPU:1"), (1, "/GPU:0")]),
-        (
-            {"data_gpu": 2, "model_gpu": 3, "other_gpus": (1,)},
-            Mode.DUAL,
-            (2, "/GPU:1"),
-            [(3, "/GPU:2"), (1, "/GPU:0")],
-        ),
-        (
-            {"mode": "dual", "model_gpu": 0, "other_gpus": (1,)},
-            Mode.DUAL,
-            (2, "/GPU:2"),
-            [(0, "/GPU:0"), (1, "/GPU:1")],
-        ),
-        (
-            {"isolation": True, "data_gpu": 0, "model_gpu": 2, "other_gpus": (1,)},
-            Mode.ISOLATED,
-            (0, "/GPU:0"),
-            [(2, "/GPU:1"), (1, "/GPU:0")],
-        ),
+        ({"data_gpu": 2, "model_gpu": 3, "other_gpus": (1,)}, Mode.DUAL, (2, "/GPU:1"), [(3, "/GPU:2"), (1, "/GPU:0")]),
+        ({"mode": "dual", "model_gpu": 0, "other_gpus": (1,)}, Mode.DUAL, (2, "/GPU:2"), [(0, "/GPU:0"), (1, "/GPU:1")]),
+        ({**ISOLATED, "model_gpu": 2, "other_gpus": (1,)}, Mode.ISOLATED, (0, "/GPU:0"), [(2, "/GPU:1"), (1, "/GPU:0")]),
     ],
-)
+)  # fmt: skip
 def test_several_cards_train_beside_whatever_prepares(request_values, mode, data, trainers):
     made = plan(**request_values)
     assert made.mode is mode
@@ -117,7 +104,6 @@ def test_isolated_gives_each_process_one_card_with_its_limit(data, model):
 
 
 LOST = ((PhysicalId(1), "The NVIDIA driver could not tell GPU 1: GPU is lost."),)
-ISOLATED = {"data_gpu": 0, "model_gpu": 1, "isolation": True}
 REHEARSED = {"rehearsal": True, "mode": "isolated"}
 
 
@@ -230,18 +216,14 @@ def test_the_command_that_the_list_of_devices_names_has_two_roles():
     assert made.data.device != made.model.device
 
 
-def test_two_roles_without_ids_train_on_the_card_with_most_free_memory():
+def test_two_roles_without_ids_train_on_the_card_with_most_free_memory_and_one_role_on_that_which_was_to_train():
     cards = (make_card(0, free=10000), make_card(1, free=8000), make_card(2, free=20000))
-    made = plan(Machine(CardScan(cards, (), None), 8000), mode="dual")
+    machine = Machine(CardScan(cards, (), None), 8000)
+    made = plan(machine, mode="dual")
     assert (made.data.physical_id, made.model.physical_id) == (0, 2)
-
-
-def test_a_single_plan_trains_on_the_card_that_was_to_train():
-    cards = (make_card(0), make_card(1), make_card(2))
-    made = plan(Machine(CardScan(cards, (), None), 8000), mode="single", data_gpu=0, model_gpu=2)
-    assert (made.mode, made.model.physical_id, made.data.physical_id) == (Mode.SINGLE, 2, 2)
-    (card,) = made.process(Process.TRAINER).cards
-    assert (card.physical_id, card.tf_index) == (2, 2)
+    made = plan(machine, mode="single", data_gpu=0, model_gpu=1)
+    assert (made.mode, made.model.physical_id, made.data.physical_id) == (Mode.SINGLE, 1, 1)
+    assert cards_of(made) == [(1, 1, Growth())]
 
 
 def test_a_default_limit_that_does_not_fit_is_computed_anew_and_reported():
