@@ -4,38 +4,29 @@
     judges/bin/pip install numpy moonshine-voice==0.1.0
     myxtts evaluate --recogniser-command "judges/bin/python examples/judges/moonshine.py" ...
 
-It says a line when it is ready; then each line that comes names a wav and, behind a tab, its language, and is answered by a line.
+`answering.py`, beside it, talks with the command.
 """
 
-import os
-import sys
 import wave
+from collections.abc import Callable
 
 import numpy
+from answering import answer_lines
 from moonshine_voice import ModelArch, get_model_path
 from moonshine_voice.transcriber import Transcriber
 
 
-def transcribe(transcriber: Transcriber, path: str) -> str:
-    with wave.open(path, "rb") as file:
-        samples = numpy.frombuffer(file.readframes(file.getnframes()), "<i2") / 32768.0
-        lines = transcriber.transcribe_without_streaming(samples.tolist(), file.getframerate()).lines
-    return " ".join(line.text for line in lines)
-
-
-def main() -> None:
-    # Packages print to standard output, which belongs to the answers.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
+def load() -> Callable[[str], str]:
     transcriber = Transcriber(str(get_model_path("tiny-en")), ModelArch.TINY)
-    print("ready", file=answers, flush=True)
-    for line in sys.stdin:
-        try:
-            answer = transcribe(transcriber, line.split("\t")[0])
-        except Exception as error:  # noqa: BLE001  whatever a package raises is about this clip, and is told
-            answer = f"error: {error}"
-        print(" ".join(answer.split()), file=answers, flush=True)
+
+    def transcribe(path: str) -> str:
+        with wave.open(path, "rb") as file:
+            samples = numpy.frombuffer(file.readframes(file.getnframes()), "<i2") / 32768.0
+            lines = transcriber.transcribe_without_streaming(samples.tolist(), file.getframerate()).lines
+        return " ".join(line.text for line in lines)
+
+    return transcribe
 
 
 if __name__ == "__main__":
-    main()
+    answer_lines(load)

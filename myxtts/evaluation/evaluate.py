@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
@@ -56,12 +57,8 @@ Sound = tuple[NDArray[np.float32], int]
 
 
 class Evaluator:
-    """Makes the sounds of a sentence (the recording, its copy through the codec, the text spoken anew) and has them judged.
-
-    Args:
-        folder: of the evaluation; the sound files go into one in it.
-        jury: who listens.
-    """
+    """Makes the sounds of a sentence (the recording, its copy through the codec, the text spoken anew), writes them into a folder,
+    and has them judged."""
 
     def __init__(self, synthesizer: Synthesizer, settings: SpeechSettings, folder: Path, jury: Jury):
         self._synthesizer, self._settings, self._folder, self._jury = synthesizer, settings, folder, jury
@@ -97,8 +94,10 @@ class Evaluator:
         if self._copier is not None:
             sounds[COPY] = self._copier.copy(recording), SAMPLE_RATE_HZ
             codes_M = self._copier.encode(recording)
-            correct_codes = self._lead(codes_M, sentence, voice)
-            true_codes = None if correct_codes is None else len(codes_M) + 1
+            ids = self._synthesizer.tokenizer.encode(sentence.text, sentence.language)
+            # A clip may be longer than the model takes in one go.
+            with contextlib.suppress(SequenceTooLongError):
+                correct_codes, true_codes = self._teacher.count_hits(codes_M, ids, voice), len(codes_M) + 1
         return {
             "name": sentence.name,
             "text": sentence.text,
@@ -123,14 +122,6 @@ class Evaluator:
             if self._synthesizer.traces == compiled:
                 break
         return speech, seconds
-
-    def _lead(self, codes_M: NDArray[np.int32], sentence: Sentence, voice: Voice) -> int | None:
-        """None where the clip is longer than the model takes in one go."""
-        ids = self._synthesizer.tokenizer.encode(sentence.text, sentence.language)
-        try:
-            return self._teacher.count_hits(codes_M, ids, voice)
-        except SequenceTooLongError:
-            return None
 
     def _hear(self, number: int, sentence: Sentence, kind: str, sounds: Mapping[str, Sound]) -> Figures:
         file = f"{SOUNDS_FOLDER}/{number:04d}-{kind}.wav"
@@ -162,13 +153,7 @@ def run_evaluation(
     synthesizer: Synthesizer,
     progress: Progress = lambda *_: None,
 ) -> Figures:
-    """What was found; sounds, figures and page are in `request.out` then.
-
-    Args:
-        material: from `choose_material`.
-        judges: from `open_judges`.
-        synthesizer: the model.
-    """
+    """What was found; sounds, figures and page are in `request.out` then. `choose_material` and `open_judges` come first."""
     recogniser, given = judges
     with open_scratch_folder("judge") as heard:
         jury = Jury(recogniser, given or _choose_own_judge(request.speaker_judge, synthesizer), heard)

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from myxtts.audio.reading import read_clip
-from myxtts.checkpoints.model_directory import VOCABULARY_NAME, ModelDirectory, read_model_directory
+from myxtts.checkpoints.model_directory import VOCABULARY_NAME, read_model_directory
 from myxtts.checkpoints.store import find_model_directory
 from myxtts.data.scan import ScanResult, scan_data
 from myxtts.errors import EvaluationError, JudgeFailedError, MyXTTSError
@@ -137,31 +137,27 @@ def open_judge(kind: JudgeKind, choice: JudgeChoice) -> Iterator[Judge | None]:
 
     Raises `EvaluationError` for one that is unknown, or cannot be called or started.
     """
-    if choice.command is not None:
-        words = _split_command(kind, choice.command)
-        name = Path(words[0]).name
-        if any(WAV_PLACE in word for word in words):
-            yield Judge(kind, name, partial(_run_command, words))
-        else:
-            with closing(RunningCommand(words)) as command:
-                command.check_start(kind)
-                yield Judge(kind, name, command.answer)
-    elif choice.name is None or choice.name == NONE:
-        yield None
-    elif ":" in choice.name:
-        yield _make_function_judge(kind, choice.name)
-    else:
-        raise EvaluationError(f"{kind.flag} knows no {kind.what} {choice.name!r}. {kind.how}")
-
-
-def _split_command(kind: JudgeKind, command: str) -> list[str]:
+    if choice.command is None:
+        yield None if choice.name in (None, NONE) else _make_function_judge(kind, str(choice.name))
+        return
     try:
-        words = shlex.split(command)
+        words = shlex.split(choice.command)
     except ValueError as error:
         raise EvaluationError(f"{kind.flag}-command cannot be read: {error}. Check its quotes.") from None
     if not words or shutil.which(words[0]) is None:
-        raise EvaluationError(f"{kind.flag}-command must be a program, but there is no {command!r}.")
-    return words
+        raise EvaluationError(f"{kind.flag}-command must be a program, but there is no {choice.command!r}.")
+    name = Path(words[0]).name
+    if any(WAV_PLACE in word for word in words):
+        yield Judge(kind, name, partial(_run_command, words))
+        return
+    with closing(RunningCommand(words)) as command:
+        try:
+            command.read()
+        except JudgeFailedError as error:
+            raise EvaluationError(
+                f"{kind.flag}-command without {WAV_PLACE} must go on, and say a line when it is ready. {error}"
+            ) from None
+        yield Judge(kind, name, command.answer)
 
 
 def _run_command(words: Sequence[str], wav: Path, language: str) -> str:
@@ -196,15 +192,6 @@ class RunningCommand:
             start_new_session=True,
         )
 
-    def check_start(self, kind: JudgeKind) -> None:
-        """Waits until it is ready. Raises `EvaluationError` where it will not be."""
-        try:
-            self._read()
-        except JudgeFailedError as error:
-            raise EvaluationError(
-                f"{kind.flag}-command without {WAV_PLACE} must go on, and say a line when it is ready. {error}"
-            ) from None
-
     def answer(self, wav: Path, language: str) -> str:
         """What it says of a clip. Raises `JudgeFailedError` where it says nothing."""
         assert self._process.stdin is not None
@@ -212,7 +199,7 @@ class RunningCommand:
             self._process.stdin.write(f"{wav}\t{language}\n".encode())
         except BrokenPipeError:
             raise self._explain("is no longer there") from None
-        said = self._read()
+        said = self.read()
         if said.startswith(FAILED):
             raise JudgeFailedError(f"`{self._name}`: {said.removeprefix(FAILED).strip()}")
         return said
@@ -222,7 +209,8 @@ class RunningCommand:
         end_child(self._process, STOP_SECONDS)
         self._log.close()
 
-    def _read(self) -> str:
+    def read(self) -> str:
+        """Its next line."""
         assert self._process.stdout is not None
         if not select.select([self._process.stdout], [], [], ANSWER_SECONDS)[0]:
             self._process.kill()
@@ -240,6 +228,8 @@ class RunningCommand:
 
 def _make_function_judge(kind: JudgeKind, name: str) -> Judge:
     """A Python function of a path and a language, in this process."""
+    if ":" not in name:
+        raise EvaluationError(f"{kind.flag} knows no {kind.what} {name!r}. {kind.how}")
     module_name, _, function_name = name.partition(":")
     try:
         function = getattr(importlib.import_module(module_name), function_name, None)
@@ -255,16 +245,9 @@ LANGUAGE_OF_OTHERS = "en"
 
 
 class Jury:
-    """Asks the judges.
+    """Asks the judges, of whom each may be missing, and keeps what could not be had (`failures`) and the voices it knows.
 
-    Args:
-        recogniser: None leaves transcripts out.
-        speaker_judge: None leaves voices out.
-        folder: where what they hear is written.
-
-    Attributes:
-        failures: what could not be had, in the order it happened.
-        speakers: the voices that are known.
+    What they hear is written into a folder.
     """
 
     def __init__(self, recogniser: Judge | None, speaker_judge: Judge | None, folder: Path):
@@ -292,9 +275,8 @@ class Jury:
         """What the recogniser hears at 16 kHz; None where there is none, or it failed."""
         if self.recogniser is None:
             return None
-        what = f"transcript of {kind}"
-        heard: str | None = self._ask(self.recogniser, samples, sentence.language, sentence.name, what)
-        return heard
+        heard = self._ask(self.recogniser, samples, sentence.language, sentence.name, f"transcript of {kind}")
+        return None if heard is None else str(heard)
 
     def compare_voice(
         self, sentence: Sentence, kind: str, samples: NDArray[np.float32]
@@ -374,7 +356,11 @@ def choose_material(request: EvaluationRequest) -> Material:
         read_references(request.references)
     others = find_other_voices(request.other_voices) if request.other_voices else {}
     directory = read_model_directory(find_model_directory(request.checkpoint), verify_checksums=False)
-    scan = _scan(request, directory)
+    require_able_to_speak(directory)
+    # As its training would have chosen the clips.
+    language = {} if request.language is None else {"language": request.language}
+    config = directory.config.replace(data={"train_data": str(request.data), "strict": False, **language})
+    scan = scan_data(config, "train", directory.path / VOCABULARY_NAME)
     clips = choose_part(scan.corpus, request.split, directory.config.training.seed)
     sentences = choose_sentences(scan.corpus, clips, request.limit, request.references)
     recordings = choose_recordings(scan.corpus, sentences, request.references)
@@ -391,13 +377,3 @@ def open_judges(request: EvaluationRequest) -> Iterator[Judges]:
     speaker_judge = JudgeChoice() if request.speaker_judge.name == OWN else request.speaker_judge
     with open_judge(RECOGNISER, request.recogniser) as recogniser, open_judge(SPEAKER_JUDGE, speaker_judge) as speaker:
         yield recogniser, speaker
-
-
-def _scan(request: EvaluationRequest, directory: ModelDirectory) -> ScanResult:
-    """The clips of the data that this model can read, as its training would have chosen them."""
-    require_able_to_speak(directory)
-    changed: dict[str, Any] = {"train_data": str(request.data), "strict": False}
-    if request.language is not None:
-        changed["language"] = request.language
-    config = directory.config.replace(data=changed)
-    return scan_data(config, "train", directory.path / VOCABULARY_NAME)

@@ -19,12 +19,7 @@ MOST_PLAYED = 30
 
 
 def format_page(evaluation: Figures, folder: Path, rows: Sequence[Row] = ()) -> str:
-    """The page.
-
-    Args:
-        folder: of the evaluation, where the sound files are.
-        rows: of the training run's metrics file, where there is one.
-    """
+    """The page of an evaluation whose sound files are in a folder, with the losses of the training run where there are rows of it."""
     return render_page(
         "evaluation.html",
         title=f"Evaluation of {evaluation['checkpoint']['name']}",

@@ -35,12 +35,8 @@ def make_evaluation(
 ) -> Figures:
     """Everything there is to tell, for people and for programs that compare checkpoints.
 
-    Args:
-        facts: what was evaluated, with what, when.
-        sentences: those that were spoken, each with its sounds by kind; without a codec there is no copy.
-        failures: `name`, `what` and `reason` of a sentence, or of a figure of one, that could not be had.
-        not_measured: `what` nobody was asked for or could give, `why`, and `how` to get it.
-        set_aside: clips of the data that cannot be used, as in a drop report.
+    Of each failure there is the `name` of a sentence, `what` could not be had and the `reason`; of each gap in what was measured
+    `what`, `why`, and `how` to get it. Clips that were set aside are told as in a drop report.
     """
     return {
         "schema": SCHEMA,

@@ -1,7 +1,4 @@
-"""How well a sentence was said: error rates of words and characters, likeness of the voice, distance of the mels.
-
-Error rates come from an edit distance of a dozen lines, checked against known values, instead of a library: the usual one brings a compiled
-package and rules of its own for what is a word, which must be ours here (`split_words`)."""
+"""How well a sentence was said: error rates of words and characters, likeness of the voice, distance of the mels."""
 
 from __future__ import annotations
 
@@ -58,6 +55,7 @@ def score_transcript(text: str, heard: str, language: str) -> tuple[Errors, Erro
 
 def count_edits(said: Sequence[str], heard: Sequence[str]) -> int:
     """The fewest replacements, deletions and insertions that turn one into the other."""
+    # Own, because the usual library has rules of its own for what is a word, which must be those of `split_words`.
     numbers: dict[str, int] = {}
     heard_N = np.array([numbers.setdefault(token, len(numbers)) for token in heard], np.int64)
     places = np.arange(len(heard) + 1)
@@ -76,21 +74,18 @@ Voices = Mapping[str, Mapping[str, Vector]]
 
 
 def compare_voices(voices: Voices, vector: Vector, speaker: str, recording: str) -> dict[str, float | None]:
-    """How alike a clip is to its `own` speaker, and to the nearest `other`; cosines from -1 to 1, None where there is nobody.
+    """How alike a clip's voice is to its `own` speaker, and to the nearest `other`; cosines from -1 to 1, None where there is nobody.
 
-    Args:
-        vector: the clip's voice.
-        speaker: whose it is, or should be.
-        recording: its own recording, which is left out: the same words would flatter it.
+    Its own recording is left out: the same words would flatter it.
     """
     own = [voice for name, voice in voices.get(speaker, {}).items() if name != recording]
-    others = [_measure_cosine(vector, list(clips.values())) for name, clips in voices.items() if name != speaker]
-    return {"own": _measure_cosine(vector, own) if own else None, "other": max(others, default=None)}
+    others = [[*clips.values()] for name, clips in voices.items() if name != speaker]
 
+    def measure_cosine(clips: list[Vector]) -> float:
+        centroid = np.mean(clips, axis=0)
+        return float(vector @ centroid / max(float(np.linalg.norm(centroid)), 1e-12))
 
-def _measure_cosine(vector: Vector, clips: list[Vector]) -> float:
-    centroid = np.mean(clips, axis=0)
-    return float(vector @ centroid / max(float(np.linalg.norm(centroid)), 1e-12))
+    return {"own": measure_cosine(own) if own else None, "other": max(map(measure_cosine, others), default=None)}
 
 
 COEFFICIENTS = 14

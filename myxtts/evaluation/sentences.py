@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import wave
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import soundfile
 from numpy.typing import NDArray
 
 from myxtts.data.corpus import Corpus
@@ -68,12 +68,9 @@ def choose_part(corpus: Corpus, split: Split, seed: int) -> NDArray[np.intp]:
 def choose_sentences(
     corpus: Corpus, clips: NDArray[np.intp], limit: int | None, references: Sequence[Path] = ()
 ) -> list[Sentence]:
-    """So many sentences, spread evenly over the clips; always the same ones.
+    """At most so many sentences, spread evenly over the clips; always the same ones.
 
-    Args:
-        clips: numbers of the clips to choose among.
-        limit: the most sentences; None for all.
-        references: recordings that give every sentence its voice; without any, another clip of the same speaker does.
+    Recordings that are given lend every sentence their voice; without any, another clip of the same speaker does.
     """
     if not len(clips):
         raise EvaluationError("There is no clip in this part of the data. Give another --split.")
@@ -120,30 +117,22 @@ def _spread(count: int, most: int) -> NDArray[np.intp]:
 
 def _make_sentence(corpus: Corpus, clip: int, references: Sequence[Path]) -> Sentence:
     # The longest other clip of the speaker: the same for nearly all sentences, so a voice is cloned once.
-    others = np.flatnonzero(corpus.speaker.codes == corpus.speaker.codes[clip])
-    others = others[others != clip]
-    if references:
-        prompts, kind = tuple(references), PromptKind.GIVEN
-    elif len(others):
-        longest = int(others[np.argmax(corpus.samples[others])])
-        prompts, kind = (corpus.find_file(longest),), PromptKind.OTHER_CLIP
-    else:
-        prompts, kind = (corpus.find_file(clip),), PromptKind.SAME_CLIP
+    own = np.flatnonzero(corpus.speaker.codes == corpus.speaker.codes[clip])
+    others = own[own != clip]
+    chosen, kind = clip, PromptKind.SAME_CLIP
+    if len(others):
+        chosen, kind = int(others[np.argmax(corpus.samples[others])]), PromptKind.OTHER_CLIP
     return Sentence(
         name=corpus.audio[clip],
         file=corpus.find_file(clip),
         text=corpus.text[clip],
         speaker=corpus.speaker[clip],
         language=corpus.language[clip],
-        prompts=prompts,
-        prompt_kind=kind,
+        prompts=tuple(references) or (corpus.find_file(chosen),),
+        prompt_kind=PromptKind.GIVEN if references else kind,
     )
 
 
 def write_wav(path: Path, samples: NDArray[np.float32], rate_hz: int) -> None:
     """Writes a sound file in place of what is there."""
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(rate_hz)
-        file.writeframes(to_pcm16(samples))
+    soundfile.write(path, np.frombuffer(to_pcm16(samples), "<i2"), rate_hz)
