@@ -1,6 +1,5 @@
 """Reading files that somebody else may have written, and writing files and folders that are there whole or not at all.
 
-What stands in a file's place may be a named pipe, a device, a link to itself, or a disk that gives errors: a `FileError`.
 What is written comes into being in a work folder beside its place, is flushed to the disk, and gets its name by a rename. A
 folder that is replaced waits in the work folder meanwhile. Its writer holds a lock in it: a work folder that nobody holds is
 removed by whoever writes there next. Each failure is a `WriteError`, and leaves what was there before.
@@ -21,7 +20,7 @@ import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -43,8 +42,7 @@ Shape = TypeVar("Shape")
 
 _ADAPTERS: dict[Any, Any] = {}
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
-_WORK_NAME = re.compile(r"(\.myxtts|myxtts-[a-z]+)-([0-9a-f]{16}|[0-9a-f]{8}-[0-9]+-[0-9a-f]{8})")
-"""Such as nobody else gives to a folder; the longer form is that of MyXTTS 0.1.0."""
+_WORK_NAME = re.compile(r"(\.myxtts|myxtts-[a-z]+)-[0-9a-f]{16}")
 _TAKEN, _LOCK = ".myxtts-taken", ".myxtts-lock"
 """Where a work folder holds what is being replaced, and what its writer locks."""
 _TAKEN_ERRORS = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
@@ -80,6 +78,11 @@ class DiskFullError(WriteError):
         super().__init__(path, problem)
 
 
+def _open_at_once(path: str, flags: int) -> int:
+    # Not to wait for the writer of a pipe that was put in a file's place just now.
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def open_file(path: PathLike) -> FileIO:
     """A regular file, opened for reading without a buffer. Raises `FileError`.
 
@@ -87,28 +90,20 @@ def open_file(path: PathLike) -> FileIO:
     """
     try:
         # Asked first: to open a device may already do something to it.
-        _require_regular(path, os.stat(path).st_mode)
-        # Not to wait for the writer of a pipe that was put in its place just now.
-        file = FileIO(path, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+        mode = os.stat(path).st_mode
+        file = FileIO(path, opener=_open_at_once) if stat.S_ISREG(mode) else None
+        mode = os.fstat(file.fileno()).st_mode if file else mode
     except (OSError, ValueError) as error:
         raise explain_os_error(path, error) from error
-    try:
-        _require_regular(path, os.fstat(file.fileno()).st_mode)
-    except FileError:
+    if file and stat.S_ISREG(mode):
+        return file
+    if file:
         file.close()
-        raise
-    return file
-
-
-def _require_regular(path: PathLike, mode: int) -> None:
-    if not stat.S_ISREG(mode):
-        raise FileError(path, f"must be a file, but is {_KINDS.get(stat.S_IFMT(mode), 'a device')}.")
+    raise FileError(path, f"must be a file, but is {_KINDS.get(stat.S_IFMT(mode), 'a device')}.")
 
 
 def explain_os_error(path: PathLike, error: OSError | ValueError) -> FileError:
     """What keeps a file from being read, as an error that names it."""
-    if isinstance(error, FileError):
-        return error
     if isinstance(error, FileNotFoundError):
         return MissingFileError(path, "there is no such file. Check the path, and the case of its letters.")
     if isinstance(error, OSError):
@@ -166,14 +161,13 @@ def read_json(
     Raises `FileError`. Losses that a run has written down may be infinite or no numbers.
     """
     text = read_text(path, most_bytes)
+    problem = "must be JSON, but"
     try:
         content = parse_json(text, allow_infinite=allow_infinite)
-    except ValueError as error:
-        raise FileError(path, f"must be JSON, but {error}.") from None
-    try:
+        problem = "is not what it should be:"
         return fit_shape(content, shape)
     except ValueError as error:
-        raise FileError(path, f"is not what it should be: {error}.") from None
+        raise FileError(path, f"{problem} {error}.") from None
 
 
 def parse_json(text: str | bytes, *, allow_infinite: bool = False) -> Any:
@@ -194,11 +188,10 @@ def parse_json(text: str | bytes, *, allow_infinite: bool = False) -> Any:
         raise ValueError(f"is not ({error})") from None
     level = [content]
     for _ in range(MOST_DEPTH):
-        groups = [
+        groups = (
             value.values() if isinstance(value, dict) else value for value in level if isinstance(value, dict | list)
-        ]
-        level = list(itertools.chain.from_iterable(groups))
-        if not level:
+        )
+        if not (level := [*itertools.chain.from_iterable(groups)]):
             return content
     raise ValueError(too_deep)
 
@@ -247,11 +240,8 @@ def fit_shape(content: Any, shape: type[Shape]) -> Shape:
 def open_file_atomically(target: PathLike, *, follows_link: bool = True) -> Iterator[BinaryIO]:
     """A file to write to, which takes the target's place, flushed to the disk, when the block ends without error.
 
-    Folders that are not there are made. A file that is replaced hands on its mode.
-
-    Args:
-        follows_link: whether a link stays one, and what it leads to is replaced; else it is replaced itself, as it must be in a
-            folder that others can write to.
+    Folders that are not there are made. A file that is replaced hands on its mode. A link stays one, and what it leads to is
+    replaced, unless it is not followed, as it must not be in a folder that others can write to.
     """
     target = Path(os.path.realpath(target) if follows_link else os.path.abspath(target))
     with _explain_write_errors(target), _open_work(target.parent) as work:
@@ -410,13 +400,9 @@ def _find_present(folder: Path) -> Path:
     return next(parent for parent in (folder, *folder.parents) if os.path.exists(parent))
 
 
-def require_free_folder(target: Path, sources: Iterable[Path] = (), replaced: Collection[str] = ()) -> None:
-    """Raises `OutputFolderError` unless a folder can be written at `target` without anything being lost: it must be new or empty.
-
-    Args:
-        sources: files and folders that are still to be read, and must not lie in it.
-        replaced: names of what may be in it, and is replaced.
-    """
+def require_free_folder(target: Path, replaced: Collection[str] = ()) -> None:
+    """Raises `OutputFolderError` unless a folder can be written at `target` without anything being lost: it must be new or empty,
+    but for names of what is replaced."""
     resolved = Path(os.path.realpath(target))
     # Else a folder whose replacement was interrupted is absent now, is put back by the writer, and is lost after all.
     recover_folder(resolved.parent)
@@ -424,9 +410,6 @@ def require_free_folder(target: Path, sources: Iterable[Path] = (), replaced: Co
         raise OutputFolderError(
             target, f"is the folder this command was started in, or one above it, and cannot be replaced. {_WAY_OUT}"
         )
-    for source in sources:
-        if Path(os.path.realpath(source)).is_relative_to(resolved):
-            raise OutputFolderError(target, f"holds {source}, which is to be read. {_WAY_OUT}")
     # Also where the folder is there: another one is written beside it, and takes its place.
     require_makeable_folder(target)
     try:

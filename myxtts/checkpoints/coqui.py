@@ -13,7 +13,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from myxtts.checkpoints.torch_files import read_torch_file
 from myxtts.config import DataConfig, ModelConfig, XTTSConfig
 from myxtts.config.presets import name_size
 from myxtts.config.rules import CODE_SECONDS
-from myxtts.errors import CheckpointError, ModelFileError
+from myxtts.errors import CheckpointError, ConfigError, ModelFileError
 from myxtts.files import MissingFileError, parse_json, read_json, read_text
 from myxtts.models.sizes import PROMPT_LATENTS, SpeakerSize, read_sizes
 from myxtts.models.weights import (
@@ -50,16 +50,18 @@ from myxtts.text.tokenizer import Tokenizer
 class CoquiKind(enum.Enum):
     """Which of Coqui's files it is."""
 
-    MODEL = "model"
-    """`model.pth`: GPT, HiFi-GAN decoder, speaker encoder."""
-    TRAINER_CHECKPOINT = "trainer checkpoint"
-    """`best_model.pth`, `checkpoint_1000.pth`: the model and the DVAE as the trainer sees them."""
+    MODEL = "model"  # model.pth: GPT, HiFi-GAN decoder, speaker encoder
+    TRAINER_CHECKPOINT = "trainer checkpoint"  # best_model.pth: the model and the DVAE as the trainer sees them
     DVAE = "DVAE"
-    """`dvae.pth`."""
     MEL_STATISTICS = "mel statistics"
-    """`mel_stats.pth`: one value for each mel channel."""
     SPEAKERS = "speakers"
-    """`speakers_xtts.pth`: voices by name."""
+
+
+_OTHER_FILES = {
+    CoquiKind.DVAE: ("dvae.pth", "--dvae"),
+    CoquiKind.MEL_STATISTICS: ("mel_stats.pth", "--mel-stats"),
+    CoquiKind.SPEAKERS: ("speakers_xtts.pth", "--speakers"),
+}
 
 
 @dataclass(frozen=True)
@@ -96,12 +98,12 @@ _TRAINER_PREFIX = "xtts."
 _DVAE_PREFIX = "dvae."
 _DVAE_MARKS = ("codebook.embed", "encoder.0.0.weight")
 _MODEL_PREFIXES = ("gpt.", "hifigan_decoder.")
-_SPEAKER_PARTS = {"gpt_cond_latent", "speaker_embedding"}
+_SPEAKER_PARTS = ("gpt_cond_latent", "speaker_embedding")
 
 MOST_SHARING = 2
 """How many times the bytes of a file its tensors may take. Those that XTTS uses share none."""
-MOST_VOICE_NUMBERS = 1 << 20
-"""Of each tensor of a voice: twice the prompt of the widest GPT there can be."""
+_MOST_CONFIG_CHARACTERS = 2**20
+"""The published configuration has 10,000."""
 
 
 def read_coqui_file(path: str | os.PathLike[str]) -> CoquiFile:
@@ -128,8 +130,14 @@ def sort_content(content: Any, path: Path) -> CoquiFile:
         return CoquiFile(path, CoquiKind.MEL_STATISTICS, arrays={"mel_stats": content})
     if not isinstance(content, Mapping) or not content:
         raise ModelFileError(path, f"holds a {type(content).__name__} where named tensors should be. {_EXPECTED}")
-    if all(isinstance(voice, Mapping) and voice.keys() >= _SPEAKER_PARTS for voice in content.values()):
-        return CoquiFile(path, CoquiKind.SPEAKERS, speakers=_sort_speakers(content, path))
+    if all(isinstance(voice, Mapping) and voice.keys() >= {*_SPEAKER_PARTS} for voice in content.values()):
+        voices = {name: {part: voice[part] for part in _SPEAKER_PARTS} for name, voice in content.items()}
+        for name, voice in voices.items():
+            if not isinstance(name, str) or not all(isinstance(tensor, LazyTensor) for tensor in voice.values()):
+                raise ModelFileError(
+                    path, f"its voice {name!r:.80} must have a name, and be made of tensors. Get the file again."
+                )
+        return CoquiFile(path, CoquiKind.SPEAKERS, speakers=voices)
     state = content.get("model", content)
     if not isinstance(state, Mapping):
         raise ModelFileError(path, f"its entry `model` is a {type(state).__name__}, not named tensors. {_EXPECTED}")
@@ -175,33 +183,6 @@ def _sort_state(state: Mapping[Any, Any], path: Path, config: Mapping[str, Any],
     return CoquiFile(path, kind, arrays=arrays, dvae_arrays=dvae_arrays, config=config, ignored=ignored)
 
 
-def _sort_speakers(content: Mapping[Any, Any], path: Path) -> dict[str, dict[str, LazyTensor]]:
-    speakers: dict[str, dict[str, LazyTensor]] = {}
-    for name, voice in content.items():
-        parts = {part: voice[part] for part in sorted(_SPEAKER_PARTS)}
-        if not isinstance(name, str) or not all(isinstance(tensor, LazyTensor) for tensor in parts.values()):
-            problem: str | None = "a voice must have a name, and be made of tensors"
-        else:
-            problem = find_voice_problem(parts["gpt_cond_latent"], parts["speaker_embedding"])
-        if problem:
-            raise ModelFileError(path, f"its voice {name!r:.80} is none: {problem}. Get the file again.")
-        speakers[name] = parts
-    return speakers
-
-
-def find_voice_problem(prompt: Tensor, speaker: Tensor) -> str | None:
-    """What keeps two tensors from being the prompt and the embedding of a voice, seen without reading them."""
-    if {prompt.dtype, speaker.dtype} - FLOAT_DTYPES:
-        return f"its numbers must be floating-point, but are {prompt.dtype} and {speaker.dtype}"
-    if len(prompt.shape) not in (2, 3) or prompt.shape[:-2] not in ((), (1,)) or not prompt.size:
-        return f"gpt_cond_latent must be the vectors of one prompt, but has the shape {prompt.shape}"
-    if max(prompt.size, speaker.size) > MOST_VOICE_NUMBERS:
-        return (
-            f"it must have at most {MOST_VOICE_NUMBERS} numbers, but has the shapes {prompt.shape} and {speaker.shape}"
-        )
-    return None
-
-
 def _read_config(config: Any, path: Path) -> Mapping[str, Any]:
     if isinstance(config, str):
         # Old trainers saved it as JSON.
@@ -212,9 +193,6 @@ def _read_config(config: Any, path: Path) -> Mapping[str, Any]:
     return config if isinstance(config, Mapping) else {}
 
 
-NOTICE_KEY = "myxtts_notice"
-"""In the config.json of an export by MyXTTS 0.1.0: the notice of that model, or null where it has none."""
-
 XTTS_WEIGHTS_NOTICE = (
     "The XTTS v2 weights that Coqui published are under the Coqui Public Model License (CPML): they, models fine-tuned "
     "from them, and the speech made with either may be used for non-commercial purposes only. The licence is in the "
@@ -222,44 +200,31 @@ XTTS_WEIGHTS_NOTICE = (
 )
 
 
-def find_notice(model: Path, config: Mapping[str, Any]) -> str | None:
-    """The notice that a model file must keep: what we wrote beside it, or in its config.json, else Coqui's, since it may well be
-    theirs."""
+def find_notice(model: Path) -> str | None:
+    """The notice that a model file must keep: what we wrote beside it, else Coqui's, since it may well be theirs."""
     try:
         manifest = read_manifest(model.parent)
     except ModelFileError:
         # None there, or somebody else's.
-        notice = config.get(NOTICE_KEY, XTTS_WEIGHTS_NOTICE)
-    else:
-        notice = manifest.facts.notice if model.name in manifest.files else XTTS_WEIGHTS_NOTICE
-    return notice if notice is None or isinstance(notice, str) else XTTS_WEIGHTS_NOTICE
+        return XTTS_WEIGHTS_NOTICE
+    return manifest.facts.notice if model.name in manifest.files else XTTS_WEIGHTS_NOTICE
 
 
 HEAD_CHANNELS = 64
 """Channels of an attention head in every published XTTS. No shape shows how the channels are split into heads."""
 
-_START_AND_STOP = 2
-_EXTRA_TEXT_POSITIONS = 2
-_EXTRA_AUDIO_POSITIONS = 3
-
-_AXES: Mapping[str, tuple[tuple[str, int, int], ...]] = {
-    # number: (tensor, axis, what to take off). All that are there must agree; a model and its DVAE share some.
-    "gpt_width": (
-        ("gpt.text_embedding.weight", 1, 0),
-        ("gpt.mel_embedding.weight", 1, 0),
-        ("gpt.gpt.ln_f.weight", 0, 0),
-        ("hifigan_decoder.waveform_decoder.conv_pre.weight", 1, 0),
-    ),
-    "text_tokens": (("gpt.text_embedding.weight", 0, 0), ("gpt.text_head.weight", 0, 0)),
-    "audio_codes": (
-        ("gpt.mel_embedding.weight", 0, _START_AND_STOP),
-        ("gpt.mel_head.weight", 0, _START_AND_STOP),
-        ("dvae.codebook.embed", 1, 0),
-    ),
-    "max_text_tokens": (("gpt.text_pos_embedding.emb.weight", 0, _EXTRA_TEXT_POSITIONS),),
-    "max_audio_tokens": (("gpt.mel_pos_embedding.emb.weight", 0, _EXTRA_AUDIO_POSITIONS),),
-    "dvae_width": (("dvae.encoder.0.0.weight", 0, 0), ("dvae.codebook.embed", 0, 0)),
-    "decoder_width": (("hifigan_decoder.waveform_decoder.conv_pre.weight", 0, 0),),
+_AXES: Mapping[str, tuple[int, *tuple[str, ...]]] = {
+    # tensor: (what its first axis has besides, the number that each axis shows). All that are there must agree.
+    "gpt.text_embedding.weight": (0, "text_tokens", "gpt_width"),
+    "gpt.text_head.weight": (0, "text_tokens"),
+    "gpt.mel_embedding.weight": (2, "audio_codes", "gpt_width"),  # start and stop
+    "gpt.mel_head.weight": (2, "audio_codes"),
+    "gpt.gpt.ln_f.weight": (0, "gpt_width"),
+    "gpt.text_pos_embedding.emb.weight": (2, "max_text_tokens"),
+    "gpt.mel_pos_embedding.emb.weight": (3, "max_audio_tokens"),
+    "dvae.codebook.embed": (0, "dvae_width", "audio_codes"),
+    "dvae.encoder.0.0.weight": (0, "dvae_width"),
+    "hifigan_decoder.waveform_decoder.conv_pre.weight": (0, "decoder_width", "gpt_width"),
 }
 
 _ARGUMENTS: Mapping[str, str] = {"gpt_heads": "gpt_n_heads", "max_prompt_tokens": "gpt_max_prompt_tokens"}
@@ -269,72 +234,42 @@ _ARGUMENTS: Mapping[str, str] = {"gpt_heads": "gpt_n_heads", "max_prompt_tokens"
 _LAYER_NAME = re.compile(r"gpt\.gpt\.h\.(0|[1-9][0-9]{0,5})\.ln_1\.weight")
 
 
-def infer_model_numbers(
-    arrays: Mapping[str, Tensor],
-    *,
-    dvae_arrays: Mapping[str, Tensor] | None = None,
-    model_args: Mapping[str, Any] | None = None,
-) -> dict[str, int]:
-    """The settings of `ModelConfig` that a file's tensors determine; those of parts that are not there are left out.
+def infer_model_numbers(arrays: Mapping[str, Tensor], model_args: Mapping[str, Any]) -> dict[str, int]:
+    """The settings of `ModelConfig` that a file's tensors determine (a DVAE's behind `dvae.`); those of absent parts are left out.
 
-    `model_args` are Coqui's `XttsArgs`, for what no shape shows: heads and the longest prompt.
+    Coqui's `XttsArgs` tell what no shape shows: heads and the longest prompt. They are not looked at any closer.
     """
-    everything = {**arrays, **{f"dvae.{name}": tensor for name, tensor in (dvae_arrays or {}).items()}}
-    numbers = {number: value for number in _AXES if (value := _read_axes(number, everything)) is not None}
-    if layers := _count_layers(arrays):
-        numbers["gpt_layers"] = layers
-    for number, argument in _ARGUMENTS.items():
-        value = (model_args or {}).get(argument)
-        if value is None:
-            continue
-        if type(value) is not int or value < 1:
-            raise CheckpointError(
-                f"The model's configuration must give {argument} as a whole number from 1 up, but has {value!r:.80}. Get the "
-                "model's own config.json."
-            )
-        numbers[number] = value
-    if "gpt_width" in numbers and "gpt_heads" not in numbers:
-        width = numbers["gpt_width"]
-        if width % HEAD_CHANNELS:
-            raise CheckpointError(
-                f"The GPT is {width} channels wide, which heads of {HEAD_CHANNELS} channels do not divide, and the file does "
-                "not say how many heads there are. Give the model's own config.json beside it."
-            )
-        numbers["gpt_heads"] = width // HEAD_CHANNELS
-    return numbers
-
-
-def _read_axes(number: str, arrays: Mapping[str, Tensor]) -> int | None:
-    found: dict[str, int] = {}
-    for name, axis, surplus in _AXES[number]:
+    found: dict[str, dict[str, int]] = {}
+    for name, (besides, *numbers) in _AXES.items():
         if name in arrays:
-            shape = arrays[name].shape
-            if axis >= len(shape) or shape[axis] <= surplus:
-                raise CheckpointError(f"{name} has the shape {tuple(shape)}, which no XTTS has. Check the file.")
-            found[name] = shape[axis] - surplus
-    if len(set(found.values())) > 1:
-        listing = ", ".join(f"{name} says {value}" for name, value in found.items())
-        raise CheckpointError(f"The tensors contradict each other about {number}: {listing}. Do they belong together?")
-    return next(iter(found.values()), None)
-
-
-def _count_layers(arrays: Mapping[str, Tensor]) -> int:
-    indices = {int(match[1]) for name in arrays if (match := _LAYER_NAME.fullmatch(name))}
-    absent = next((index for index in range(len(indices)) if index not in indices), None)
-    if absent is not None:
-        raise CheckpointError(
-            f"The GPT's {len(indices)} blocks go up to {max(indices)}, but block {absent} is missing. Get the file again."
-        )
-    return len(indices)
-
-
-_OTHER_FILES = {
-    CoquiKind.DVAE: ("dvae.pth", "--dvae"),
-    CoquiKind.MEL_STATISTICS: ("mel_stats.pth", "--mel-stats"),
-    CoquiKind.SPEAKERS: ("speakers_xtts.pth", "--speakers"),
-}
-_MOST_CONFIG_CHARACTERS = 2**20
-"""The published configuration has 10,000."""
+            shape = tuple(arrays[name].shape)
+            extents = [extent - besides * (axis == 0) for axis, extent in enumerate(shape[: len(numbers)])]
+            if len(extents) < len(numbers) or min(extents) < 1:
+                raise CheckpointError(f"{name} has the shape {shape}, which no XTTS has. Check the file.")
+            for number, extent in zip(numbers, extents, strict=True):
+                found.setdefault(number, {})[name] = extent
+    for number, said in found.items():
+        if len(set(said.values())) > 1:
+            listing = ", ".join(f"{name} says {value}" for name, value in said.items())
+            raise CheckpointError(
+                f"The tensors contradict each other about {number}: {listing}. Do they belong together?"
+            )
+    inferred = {number: next(iter(said.values())) for number, said in found.items()}
+    if blocks := {int(match[1]) for name in arrays if (match := _LAYER_NAME.fullmatch(name))}:
+        if absent := [index for index in range(len(blocks)) if index not in blocks]:
+            raise CheckpointError(
+                f"The GPT's {len(blocks)} blocks go up to {max(blocks)}, but block {absent[0]} is missing. Get the file again."
+            )
+        inferred["gpt_layers"] = len(blocks)
+    inferred |= {number: model_args[name] for number, name in _ARGUMENTS.items() if model_args.get(name) is not None}
+    if "gpt_width" in inferred and "gpt_heads" not in inferred:
+        inferred["gpt_heads"], rest = divmod(inferred["gpt_width"], HEAD_CHANNELS)
+        if rest:
+            raise CheckpointError(
+                f"The GPT is {inferred['gpt_width']} channels wide, which heads of {HEAD_CHANNELS} channels do not divide, and the "
+                "file does not say how many heads there are. Give the model's own config.json beside it."
+            )
+    return inferred
 
 
 @dataclass(frozen=True)
@@ -353,7 +288,7 @@ class ImportReport:
     notice: str | None
     """What must be said of the weights; None for a model that was trained from scratch."""
     parts: tuple[str, ...]
-    """Those of `count_parameters` that the files hold."""
+    """What the files hold: those of `count_parameters`, and the vocabulary."""
     missing_parts: tuple[str, ...]
     """Parts the files do not hold, each with what cannot be done without it."""
 
@@ -373,8 +308,7 @@ def import_coqui_files(
 
     Executes nothing from the files. Raises `OutputFolderError` where the target holds anything but a model.
     """
-    given = (model, dvae, vocabulary, mel_statistics, speakers)
-    require_model_folder(Path(target), [path for path in given if path is not None])
+    require_model_folder(Path(target))
     main = read_coqui_file(model)
     if main.kind in _OTHER_FILES:
         flag = _OTHER_FILES[main.kind][1]
@@ -390,18 +324,26 @@ def import_coqui_files(
         raise ModelFileError(
             model, f"has a configuration whose model_args are a {type(model_args).__name__}, not a table."
         )
-    numbers = infer_model_numbers(arrays, dvae_arrays=codec, model_args=model_args)
+    everything = {**arrays, **{DVAE_PREFIX + name: tensor for name, tensor in codec.items()}}
+    numbers = infer_model_numbers(everything, model_args)
     words = _read_vocabulary(vocabulary, numbers.get("text_tokens")) if vocabulary else None
-    # The numbers themselves are given besides, so the size is a label.
-    config = ModelConfig(size=name_size(numbers) or "base", **numbers)
-    differences = _compare(config, arrays, codec)
+    try:
+        # The numbers themselves are given besides, so the size is a label.
+        config = ModelConfig(size=name_size(numbers) or "base", **numbers)
+    except ConfigError as error:
+        raise ModelFileError(model, f"describes no network: {error} Get the model's own config.json.") from None
+    weights = list_present_weights(config, arrays)
+    if codec:
+        own = list_dvae_weights(read_sizes(config).dvae)
+        weights += [replace(weight, key=DVAE_PREFIX + weight.key) for weight in own]
+    differences = compare_arrays(weights, everything)
     replace(
         differences,
         missing=[] if allow_missing else differences.missing,
         unexpected=[] if allow_unexpected else differences.unexpected,
     ).require_complete(str(model))
     voices = _read_speakers(speakers, config) if speakers else {}
-    notice = find_notice(model, source_config)
+    notice = find_notice(model)
     write_model_directory(
         target,
         config=XTTSConfig(model=config, data=_fit_limits(config)),
@@ -409,20 +351,15 @@ def import_coqui_files(
         dvae=codec or None,
         vocabulary=words,
         speakers=voices,
-        source_config={key: value for key, value in source_config.items() if key != NOTICE_KEY} or None,
+        source_config=source_config or None,
         notice=notice,
     )
     parts = {
-        "gpt": True,
-        "dvae": bool(codec),
-        "decoder": has_part(arrays, DECODER_PREFIX),
-        "speaker_encoder": has_part(arrays, SPEAKER_PREFIX),
-    }
-    needed = {
-        "DVAE: needed to fine-tune": parts["dvae"],
-        "vocabulary: needed to fine-tune and to speak": words is not None,
-        "HiFi-GAN decoder: needed for its voice": parts["decoder"],
-        "speaker encoder: needed to clone a voice": parts["speaker_encoder"],
+        "gpt": (True, ""),
+        "dvae": (bool(codec), "DVAE: needed to fine-tune"),
+        "vocabulary": (words is not None, "vocabulary: needed to fine-tune and to speak"),
+        "decoder": (has_part(arrays, DECODER_PREFIX), "HiFi-GAN decoder: needed for its voice"),
+        "speaker_encoder": (has_part(arrays, SPEAKER_PREFIX), "speaker encoder: needed to clone a voice"),
     }
     return ImportReport(
         kind=main.kind,
@@ -433,8 +370,8 @@ def import_coqui_files(
         ignored=main.ignored,
         differences=differences,
         notice=notice,
-        parts=tuple(part for part, is_there in parts.items() if is_there),
-        missing_parts=tuple(part for part, is_there in needed.items() if not is_there),
+        parts=tuple(part for part, (is_there, _) in parts.items() if is_there),
+        missing_parts=tuple(lack for is_there, lack in parts.values() if not is_there),
     )
 
 
@@ -502,11 +439,11 @@ def _read_speakers(path: Path, config: ModelConfig) -> Mapping[str, Mapping[str,
     }
     for name, voice in file.speakers.items():
         for part, shape in must_be.items():
-            if tuple(voice[part].shape) != shape:
+            if tuple(voice[part].shape) != shape or voice[part].dtype not in FLOAT_DTYPES:
                 raise ModelFileError(
                     path,
-                    f"its voice {name!r:.80} is not one of this model: {part} must have shape {shape}, but has "
-                    f"{tuple(voice[part].shape)}. Give the model's own.",
+                    f"its voice {name!r:.80} is not one of this model: {part} must be floating-point numbers of shape {shape}, but is "
+                    f"{voice[part].dtype} of shape {tuple(voice[part].shape)}. Give the model's own.",
                 )
     return {name: _look_at_values(voice, path) for name, voice in file.speakers.items()}
 
@@ -526,12 +463,3 @@ def _fit_limits(config: ModelConfig) -> dict[str, float]:
     longest_s = int(config.max_audio_tokens * CODE_SECONDS * 10) / 10
     limits: dict[str, float] = {"max_text_length": config.max_text_tokens, "max_clip_seconds": longest_s}
     return {name: limit for name, limit in limits.items() if limit < getattr(usual, name)}
-
-
-def _compare(config: ModelConfig, arrays: Mapping[str, LazyTensor], dvae: Mapping[str, LazyTensor]) -> LoadReport:
-    report = compare_arrays(list_present_weights(config, arrays), arrays)
-    if not dvae:
-        return report
-    own = {DVAE_PREFIX + name: tensor for name, tensor in dvae.items()}
-    codec = compare_arrays(list_dvae_weights(read_sizes(config).dvae), own, prefix=DVAE_PREFIX)
-    return LoadReport(*(getattr(report, part.name) + getattr(codec, part.name) for part in fields(LoadReport)))

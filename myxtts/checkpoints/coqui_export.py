@@ -26,7 +26,7 @@ def export_coqui(model: ModelDirectory, target: PathLike) -> None:
     Raises `OutputFolderError` unless the target is new or empty, and `ModelFileError` for a model without a part that those
     tools cannot do without.
     """
-    require_free_folder(Path(target), [model.path])
+    require_free_folder(Path(target))
     if model.vocabulary is None:
         raise ModelFileError(
             model.path, "has no vocabulary, which Coqui's tools need. Import the model again, with --vocab vocab.json."

@@ -17,7 +17,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -224,19 +224,18 @@ def copy_model_directory(model: ModelDirectory, target: PathLike) -> None:
     write_model_directory(target, **list_content(model), merged_from=facts.merged_from if facts.base is None else own)
 
 
-def require_model_folder(target: Path, sources: Iterable[Path] = ()) -> None:
+def require_model_folder(target: Path) -> None:
     """Raises `OutputFolderError` unless a model can be written at `target`: it must be new, empty, or hold a model and nothing else.
 
-    What is still to be read (`sources`) must not lie in it.
+    That is replaced when the new one is whole, so that files of it may be read until then.
     """
     # Before it is looked at: one whose replacement was interrupted comes back.
     recover_folder(Path(os.path.realpath(target)).parent)
-    try:
+    replaced: tuple[str, ...] = ()
+    with contextlib.suppress(ModelFileError):
         read_manifest(target)
-        replaced: tuple[str, ...] = FILE_NAMES
-    except ModelFileError:
-        replaced = ()
-    require_free_folder(target, sources, replaced)
+        replaced = FILE_NAMES
+    require_free_folder(target, replaced)
 
 
 @contextlib.contextmanager
@@ -259,9 +258,7 @@ def read_model_directory(path: PathLike, *, verify_checksums: bool = True) -> Mo
     """
     directory = Path(path)
     if not directory.is_dir():
-        raise ModelFileError(
-            directory, "there is no such directory." if not directory.exists() else "is not a directory."
-        )
+        raise ModelFileError(directory, "is not a directory." if directory.exists() else "there is no such directory.")
     manifest = read_manifest(directory)
     with finds_damage():
         for name, expected in manifest.files.items():
@@ -279,7 +276,7 @@ def read_model_directory(path: PathLike, *, verify_checksums: bool = True) -> Mo
             model=open_safetensors(there[MODEL_NAME]),
             dvae=open_safetensors(there[DVAE_NAME]) if DVAE_NAME in there else None,
             vocabulary=None if vocabulary is None else read_text(vocabulary),
-            speakers=_group_voices(open_safetensors(there[SPEAKERS_NAME]) if SPEAKERS_NAME in there else {}),
+            speakers=_read_voices(there.get(SPEAKERS_NAME)),
             # Old trainers saved numbers that JSON does not know.
             source_config=None if source is None else read_json(source, dict, allow_infinite=True),
         )
@@ -417,9 +414,9 @@ def require_weights(directory: ModelDirectory) -> None:
         report.require_complete(str(directory.path))
 
 
-def _group_voices(tensors: Mapping[str, LazyTensor]) -> dict[str, dict[str, LazyTensor]]:
+def _read_voices(path: Path | None) -> dict[str, dict[str, LazyTensor]]:
     voices: dict[str, dict[str, LazyTensor]] = {}
-    for key, tensor in tensors.items():
+    for key, tensor in open_safetensors(path).items() if path else ():
         part, _, name = key.partition("/")
         voices.setdefault(name, {})[part] = tensor
     return voices

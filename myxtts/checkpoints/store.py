@@ -4,8 +4,7 @@ step-00001000/       a training checkpoint: a model directory, and all that the 
 damaged-step-.../    one whose files are no longer what its manifest says
 newer-step-.../      one that a run which went back to an earlier step left behind
 checkpoints.json     what there is and why it is kept, for people and other programs; the directories alone decide
-
-Nothing else in the folder is touched. One process saves at a time (`training.run_folder` has the lock); others may read."""
+"""
 
 from __future__ import annotations
 
@@ -45,7 +44,6 @@ from myxtts.files import (
     recover_folder,
     remove_folder_atomically,
 )
-from myxtts.models.weights import DECODER_PREFIX
 from myxtts.units import format_bytes
 
 _log = logging.getLogger(__name__)
@@ -57,8 +55,6 @@ STATE_VERSION = 1
 INDEX_NAME = "checkpoints.json"
 USUAL_METRIC = "val_loss"
 _STEP_NAME = re.compile(r"step-\d+")
-_DAMAGED = "damaged"
-_NEWER = "newer"
 
 
 @dataclass(frozen=True)
@@ -131,6 +127,8 @@ def _rank(checkpoints: Iterable[Checkpoint], metric: str) -> list[Checkpoint]:
 class CheckpointReader:
     """The checkpoints in a folder that is somebody's: nothing in it is changed. The folder need not be there."""
 
+    _is_own = False
+
     def __init__(self, folder: Path, *, best_metric: str | None = None):
         self.folder = Path(folder)
         self._best_metric = _read_best_metric(self.folder) if best_metric is None else best_metric
@@ -138,6 +136,8 @@ class CheckpointReader:
 
     def list(self) -> list[Checkpoint]:
         """The checkpoints by step, oldest first. Their content is not verified."""
+        if self._is_own:
+            recover_folder(self.folder)
         found = []
         for path in _list_directories(self.folder, _STEP_NAME):
             try:
@@ -153,9 +153,7 @@ class CheckpointReader:
         again from nothing, as if nothing had been trained, is for the user to decide.
         """
         found = self._find_whole(reversed(self.list()))
-        damaged = [
-            path.name for path in (*self._damaged, *_list_directories(self.folder, re.compile(rf"{_DAMAGED}-.+")))
-        ]
+        damaged = [path.name for path in (*self._damaged, *_list_directories(self.folder, re.compile("damaged-.+")))]
         if found is None and damaged:
             raise CheckpointError(
                 f"{self.folder}: no checkpoint is whole; these are damaged: {', '.join(sorted(damaged))}. Copy one back from a "
@@ -185,14 +183,15 @@ class CheckpointReader:
         if not path.exists() or path in self._damaged:
             # Removed meanwhile by the process that trains, which is no damage; or told already.
             return
-        place = self._set_damaged_aside(path)
+        place = "It stays as it is"
+        if self._is_own:
+            try:
+                place = f"It is set aside as {_set_aside(path, 'damaged')}"
+            except OSError as refusal:
+                place = f"It cannot be set aside ({refusal.strerror})"
         if path.exists():
             self._damaged.add(path)
         _log.warning("%s %s, and an older checkpoint is taken where there is one.", error, place)
-
-    def _set_damaged_aside(self, path: Path) -> str:
-        """Where a damaged checkpoint is now, as the beginning of a sentence."""
-        return "It stays as it is"
 
 
 class CheckpointStore(CheckpointReader):
@@ -200,6 +199,8 @@ class CheckpointStore(CheckpointReader):
 
     The folder is made when the first one is saved.
     """
+
+    _is_own = True
 
     def __init__(self, folder: Path, *, keep_last: int, keep_best: int, best_metric: str):
         assert keep_last >= 1, "the one just saved must stay"
@@ -223,23 +224,17 @@ class CheckpointStore(CheckpointReader):
             write_model_directory(path, **model, more=more, step=state.step, metrics=metrics)
         except DiskFullError as error:
             raise self._explain_full_disk(error, state.step, _count_bytes(model, tensors)) from error
-        kept = self._choose_kept()
-        for checkpoint in self.list():
-            if checkpoint.step not in kept and checkpoint.step != state.step:
+        for checkpoint, kept_as in self._choose_kept():
+            if not kept_as and checkpoint.step != state.step:
                 remove_folder_atomically(checkpoint.path)
         self._write_index()
         return _describe(path)
-
-    def list(self) -> list[Checkpoint]:
-        """The same, after what was interrupted is recovered."""
-        recover_folder(self.folder)
-        return super().list()
 
     def rewind(self, step: int) -> None:
         """Sets the checkpoints after a step aside, for a run that goes on from there: they are of another history."""
         for checkpoint in self.list():
             if checkpoint.step > step:
-                aside = self._set_aside(checkpoint.path, _NEWER)
+                aside = _set_aside(checkpoint.path, "newer")
                 _log.info("%s: set aside as %s; the run goes on from step %d.", checkpoint.path, aside.name, step)
         self._write_index()
 
@@ -257,26 +252,16 @@ class CheckpointStore(CheckpointReader):
         beside = f" The model it starts from lies beside them: {start_bytes / 1e6:.0f} MB." if start_bytes else ""
         return f"Checkpoints need {room}; {free_bytes / 1e9:.1f} GB are free.{too_little}{beside}"
 
-    def _set_damaged_aside(self, path: Path) -> str:
-        try:
-            return f"It is set aside as {self._set_aside(path, _DAMAGED)}"
-        except OSError as refusal:
-            return f"It cannot be set aside ({refusal.strerror})"
-
-    def _set_aside(self, path: Path, why: str) -> Path:
-        name = f"{why}-{path.name}"
-        names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-        return path.rename(next(place for each in names if not os.path.lexists(place := path.with_name(each))))
-
-    def _choose_kept(self) -> dict[int, tuple[str, ...]]:
-        """The steps whose checkpoints are kept, each with why: as one of the last, of the best, or both."""
+    def _choose_kept(self) -> list[tuple[Checkpoint, list[str]]]:
+        """Every checkpoint with why it is kept: as one of the last, of the best, or both; or for nothing."""
         checkpoints = self.list()
-        last = {checkpoint.step for checkpoint in checkpoints[-self._keep_last :]}
-        best = {checkpoint.step for checkpoint in _rank(checkpoints, self._best_metric)[: self._keep_best]}
-        return {step: ("last",) * (step in last) + ("best",) * (step in best) for step in last | best}
+        groups = {
+            "last": checkpoints[-self._keep_last :],
+            "best": _rank(checkpoints, self._best_metric)[: self._keep_best],
+        }
+        return [(each, [why for why, group in groups.items() if each in group]) for each in checkpoints]
 
     def _write_index(self) -> None:
-        kept = self._choose_kept()
         content = {
             "keep_last": self._keep_last,
             "keep_best": self._keep_best,
@@ -285,11 +270,11 @@ class CheckpointStore(CheckpointReader):
                 {
                     "step": checkpoint.step,
                     "directory": checkpoint.path.name,
-                    "kept_as": kept.get(checkpoint.step, ()),
+                    "kept_as": kept_as,
                     "metrics": checkpoint.metrics,
                     "bytes": checkpoint.size_bytes,
                 }
-                for checkpoint in self.list()
+                for checkpoint, kept_as in self._choose_kept()
             ],
         }
         try:
@@ -311,6 +296,12 @@ class CheckpointStore(CheckpointReader):
             f"it with --checkpoint-dir. Nothing that was there is lost. {older}.",
             error.free_bytes,
         )
+
+
+def _set_aside(path: Path, why: str) -> Path:
+    name = f"{why}-{path.name}"
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return path.rename(next(place for each in names if not os.path.lexists(place := path.with_name(each))))
 
 
 def _list_directories(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
@@ -356,15 +347,13 @@ def find_model_directory(path: Path) -> Path:
     start = decoder / START_FOLDER
     if own == path or not (start / MANIFEST_NAME).exists() or not have_same_weights(start, own):
         return own
-    found = _find_checkpoint(decoder)
-    return own if found is None else found
+    return _find_checkpoint(decoder) or own
 
 
 def have_same_weights(left: Path, right: Path) -> bool:
     """Whether two model directories hold the same weights, the DVAE's left out, as their manifests have it."""
     manifests = [read_manifest(path) for path in (left, right)]
-    sums = [manifest.facts.merged_from or manifest.files[MODEL_NAME].sha256 for manifest in manifests]
-    return sums[0] == sums[1]
+    return len({manifest.facts.merged_from or manifest.files[MODEL_NAME].sha256 for manifest in manifests}) == 1
 
 
 def find_own_model(path: Path) -> Path:
@@ -374,10 +363,9 @@ def find_own_model(path: Path) -> Path:
         return BASE_FOLDER
     if (path / MANIFEST_NAME).exists():
         return path
-    found = _find_checkpoint(path)
-    if found is None:
-        raise _explain_no_model(path)
-    return found
+    if found := _find_checkpoint(path):
+        return found
+    raise _explain_no_model(path)
 
 
 def require_model(path: Path) -> None:
@@ -402,15 +390,6 @@ def _explain_no_model(path: Path) -> ModelFileError:
         f"is no model directory (it has no {MANIFEST_NAME}) and holds no checkpoints. Make one with `myxtts import`, or "
         "give the --checkpoint-dir of a run.",
     )
-
-
-def count_decoder_updates(directory: ModelDirectory) -> int | None:
-    """Updates of the decoder in a checkpoint since it was new. None where it came with the model, or that is not known."""
-    start = directory.path.parent / START_FOLDER / MODEL_NAME
-    if directory.config.training.stage != "decoder" or not start.exists():
-        return None
-    is_new = not any(name.startswith(DECODER_PREFIX) for name in open_safetensors(start))
-    return directory.manifest.facts.step if is_new else None
 
 
 def _find_checkpoint(folder: Path) -> Path | None:

@@ -1,7 +1,5 @@
 """Reads what `torch.save` wrote, without torch and without executing anything from the file, and writes what `torch.load` reads.
 
-    weight = read_torch_file("model.pth")["model"]["gpt.mel_head.weight"].read()
-
 Tensors stay in the file until they are read, one at a time. No file is kept open; a file that changes between two reads is an
 error. What is written is within the same limits, again one tensor at a time, and equal content gives equal bytes.
 """
@@ -260,7 +258,6 @@ ALIGNMENT = 64
 """Storages begin at multiples of this many bytes, so that torch can map them into memory."""
 
 _PREFIX = "archive"
-_VERSION = b"3\n"
 _PADDING_FIELD = 0x4246
 _ZIP64_FIELD_BYTES = 20
 _ZIP64_FROM_BYTES = 2**30
@@ -286,14 +283,17 @@ def write_torch(handle: BinaryIO, content: Any, path: Path) -> None:
     Dictionaries (keys: text or whole numbers), lists, tuples, text, numbers, None, and tensors: NumPy arrays or `LazyTensor`s.
     A tensor that stands in several places is stored once.
     """
-    writer = _PickleWriter(path)
-    program = writer.write(content)
+    tensors: dict[int, tuple[int, Tensor]] = {}
+    try:
+        program = pickle.PROTO + b"\x02" + _dump(content, tensors) + pickle.STOP
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}") from None
     with zipfile.ZipFile(handle, "w", zipfile.ZIP_STORED) as archive:
         _add_record(archive, handle, "data.pkl", program)
         _add_record(archive, handle, "byteorder", b"little")
-        for key, tensor in enumerate(writer.tensors):
+        for key, tensor in tensors.values():
             _add_record(archive, handle, f"data/{key}", read_bytes(tensor))
-        _add_record(archive, handle, "version", _VERSION)
+        _add_record(archive, handle, "version", b"3\n")
 
 
 def _add_record(archive: zipfile.ZipFile, handle: BinaryIO, name: str, content: bytes | memoryview) -> None:
@@ -308,76 +308,57 @@ def _add_record(archive: zipfile.ZipFile, handle: BinaryIO, name: str, content: 
         record.write(content)
 
 
-class _PickleWriter:
-    """Describes a value as a pickle of protocol 2, and collects the tensors in it, in the order of their storages."""
+def _dump(value: Any, tensors: dict[int, tuple[int, Tensor]], depth: int = 0) -> bytes:
+    """A value in a pickle of protocol 2. Its tensors are collected by identity, with the numbers of their storages."""
 
-    def __init__(self, path: Path):
-        self.tensors: list[Tensor] = []
-        self._path = path
-        self._storage_keys: dict[int, int] = {}
+    def dump_group(values: Iterable[Any]) -> bytes:
+        return pickle.MARK + b"".join(_dump(each, tensors, depth + 1) for each in values)
 
-    def write(self, value: Any) -> bytes:
-        """The pickle of a value."""
-        return pickle.PROTO + b"\x02" + self._dump(value) + pickle.STOP
+    if depth > MAX_DEPTH:
+        raise ValueError(f"the content is nested more than {MAX_DEPTH} deep, or contains itself.")
+    match value:
+        case None | bool():
+            return {None: pickle.NONE, True: pickle.NEWTRUE, False: pickle.NEWFALSE}[value]
+        case int() if -(2**63) <= value < 2**64:
+            return pickle.LONG1 + b"\x09" + value.to_bytes(9, "little", signed=True)
+        case float():
+            return pickle.BINFLOAT + struct.pack(">d", value)
+        case str():
+            raw = value.encode("utf-8", "surrogatepass")
+            if raw != value.encode("utf-8", "replace"):
+                raise ValueError(f"the text {value!r} holds half a character and cannot be written.")
+            if len(raw) > MAX_TEXT_BYTES:
+                raise ValueError(f"a text of {len(raw)} bytes is longer than {MAX_TEXT_BYTES}.")
+            return pickle.BINUNICODE + struct.pack("<I", len(raw)) + raw
+        case list():
+            return pickle.EMPTY_LIST + dump_group(value) + pickle.APPENDS
+        case tuple():
+            return dump_group(value) + pickle.TUPLE
+        case dict() if all(type(key) in (str, int) for key in value):
+            return pickle.EMPTY_DICT + dump_group(itertools.chain.from_iterable(value.items())) + pickle.SETITEMS
+        case np.ndarray() | LazyTensor():
+            return _dump_tensor(value, tensors)
+    raise ValueError(
+        f"{value!r:.80} ({type(value).__name__}) cannot be written: only text, numbers of 64 bits, tensors, and lists and tables "
+        "of them. Convert it."
+    )
 
-    def _error(self, problem: str) -> CheckpointError:
-        return CheckpointError(f"{self._path}: {problem}")
 
-    def _dump(self, value: Any, depth: int = 0) -> bytes:
-        if depth > MAX_DEPTH:
-            raise self._error(f"the content is nested more than {MAX_DEPTH} deep, or contains itself.")
-        match value:
-            case None | bool():
-                return {None: pickle.NONE, True: pickle.NEWTRUE, False: pickle.NEWFALSE}[value]
-            case int() if -(2**63) <= value < 2**64:
-                return pickle.LONG1 + b"\x09" + value.to_bytes(9, "little", signed=True)
-            case float():
-                return pickle.BINFLOAT + struct.pack(">d", value)
-            case str():
-                return self._dump_text(value)
-            case list():
-                return pickle.EMPTY_LIST + self._dump_group(value, depth) + pickle.APPENDS
-            case tuple():
-                return self._dump_group(value, depth) + pickle.TUPLE
-            case dict() if all(type(key) in (str, int) for key in value):
-                items = itertools.chain.from_iterable(value.items())
-                return pickle.EMPTY_DICT + self._dump_group(items, depth) + pickle.SETITEMS
-            case np.ndarray() | LazyTensor():
-                return self._dump_tensor(value)
-        raise self._error(
-            f"{value!r:.80} ({type(value).__name__}) cannot be written: only text, numbers of 64 bits, tensors, and lists and tables "
-            "of them. Convert it."
-        )
-
-    def _dump_text(self, text: str) -> bytes:
-        try:
-            raw = text.encode("utf-8")
-        except UnicodeEncodeError:
-            raise self._error(f"the text {text!r} holds half a character and cannot be written.") from None
-        if len(raw) > MAX_TEXT_BYTES:
-            raise self._error(f"a text of {len(raw)} bytes is longer than {MAX_TEXT_BYTES}.")
-        return pickle.BINUNICODE + struct.pack("<I", len(raw)) + raw
-
-    def _dump_group(self, values: Iterable[Any], depth: int = 0) -> bytes:
-        return pickle.MARK + b"".join(self._dump(value, depth + 1) for value in values)
-
-    def _dump_tensor(self, tensor: Tensor) -> bytes:
-        if tensor.dtype.newbyteorder("=") not in _TORCH_TYPES:
-            raise self._error(f"torch has no tensors of type {tensor.dtype}. Convert the array first.")
-        storage, function, dtype = _TORCH_TYPES[tensor.dtype.newbyteorder("=")]
-        if id(tensor) not in self._storage_keys:
-            self._storage_keys[id(tensor)] = len(self.tensors)
-            self.tensors.append(tensor)
-        strides = tuple(math.prod(tensor.shape[axis + 1 :]) for axis in range(len(tensor.shape)))
-        return b"".join(
-            [
-                _dump_global(function) + pickle.MARK,
-                pickle.MARK + self._dump("storage") + _dump_global(storage),
-                self._dump(str(self._storage_keys[id(tensor)])) + self._dump("cpu"),
-                self._dump(tensor.nbytes if dtype else tensor.size),
-                pickle.TUPLE + pickle.BINPERSID,
-                self._dump(0) + self._dump(tuple(tensor.shape)) + self._dump(strides) + pickle.NEWFALSE,
-                _dump_global("collections:OrderedDict") + pickle.EMPTY_TUPLE + pickle.REDUCE + dtype,
-                pickle.TUPLE + pickle.REDUCE,
-            ]
-        )
+def _dump_tensor(tensor: Tensor, tensors: dict[int, tuple[int, Tensor]]) -> bytes:
+    if tensor.dtype.newbyteorder("=") not in _TORCH_TYPES:
+        raise ValueError(f"torch has no tensors of type {tensor.dtype}. Convert the array first.")
+    storage, function, dtype = _TORCH_TYPES[tensor.dtype.newbyteorder("=")]
+    key, _ = tensors.setdefault(id(tensor), (len(tensors), tensor))
+    strides = tuple(math.prod(tensor.shape[axis + 1 :]) for axis in range(len(tensor.shape)))
+    described = (0, tuple(tensor.shape), strides, False)
+    return b"".join(
+        [
+            _dump_global(function) + pickle.MARK,
+            pickle.MARK + _dump("storage", tensors) + _dump_global(storage),
+            *(_dump(each, tensors) for each in (str(key), "cpu", tensor.nbytes if dtype else tensor.size)),
+            pickle.TUPLE + pickle.BINPERSID,
+            *(_dump(each, tensors) for each in described),
+            _dump_global("collections:OrderedDict") + pickle.EMPTY_TUPLE + pickle.REDUCE + dtype,
+            pickle.TUPLE + pickle.REDUCE,
+        ]
+    )

@@ -1,12 +1,9 @@
 """An interpreter for pickles that can build values and do nothing else, and the closed list of names a torch file may use.
 
 It has no import, no attribute access and no call of anything a file names: a name is looked up in the table at the end of this
-module, and what comes out is a function written here, or an inert constant. To add one, add a function that builds a value from
-its arguments, and calls, imports or looks up nothing that the file chose. An opcode that is not in the table of steps is refused.
-
-Work and memory are bounded whatever the file says: every step costs, and every value that a function is given costs again,
-because two bytes of pickle can ask for a copy of a list of a million entries. Nothing here recurses.
-"""
+module, and what comes out is a function written here, or an inert constant. Work and memory are bounded whatever the file says:
+every step costs, and every value that a function is given costs again, because two bytes of pickle can ask for a copy of a list
+of a million entries. Nothing here recurses."""
 
 from __future__ import annotations
 
@@ -407,4 +404,4 @@ TORCH_GLOBALS: Mapping[str, Any] = {
     "numpy._core.multiarray.scalar": _make_numpy_scalar,
     **{f"{module}.{name}": lambda: ConfigRecord() for module, names in CONFIG_CLASSES.items() for name in names},
 }
-"""Every Python object that a file may name."""
+"""Every Python object that a file may name. A function here builds a value, and calls, imports or looks up nothing the file chose."""

@@ -89,7 +89,7 @@ def run_export(arguments: argparse.Namespace) -> int:
     from myxtts.files import require_free_folder
 
     # Before every byte of a large model is read.
-    require_free_folder(arguments.out, [arguments.model])
+    require_free_folder(arguments.out)
     model = read_model_directory(find_model_directory(arguments.model))
     (export_coqui if arguments.coqui else copy_model_directory)(model, arguments.out)
     print(f"Written {arguments.out}: {', '.join(sorted(path.name for path in arguments.out.iterdir()))}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -44,12 +44,10 @@ def describe_speaker(xtts: XTTS, *, uses_decoder: bool) -> str:
 
 
 class VoiceCloner:
-    """Makes voices from recordings.
+    """Makes voices from recordings, in chunks as long as the prompts that a model was trained on.
 
-    Args:
-        xtts: the model. Without a speaker encoder the speaker is all zeros: the codes carry the voice, and a decoder
-            trained without an encoder heard nothing else either.
-        chunk_seconds: length of the chunks; shorter for a model that was trained on shorter prompts.
+    Without a speaker encoder the speaker is all zeros: the codes carry the voice, and a decoder trained without an encoder heard
+    nothing else either.
     """
 
     def __init__(self, xtts: XTTS, *, chunk_seconds: float = CHUNK_SECONDS):
@@ -71,19 +69,15 @@ class VoiceCloner:
 
     def clone(self, recordings: Sequence[NDArray[np.float32]]) -> Voice:
         """The voice in recordings of one speaker, from `read_references`."""
-        prompts = [self._make_prompt(chunk[None]) for chunk in self._cut_chunks(np.concatenate(recordings))]
+        samples = np.concatenate(recordings)[: round(PROMPT_SECONDS * SAMPLE_RATE_HZ)]
+        chunks = [samples[first : first + self._chunk_samples] for first in range(0, len(samples), self._chunk_samples)]
+        heard = [chunk for chunk in chunks if len(chunk) >= SHORTEST_SECONDS * SAMPLE_RATE_HZ]
+        prompts = [self._make_prompt(chunk[None]) for chunk in heard]
         prompt_PC = tf.reduce_mean(tf.concat(prompts, 0), 0).numpy()
         speakers = [
             self._embed(resample_clip(recording, SAMPLE_RATE_HZ, SPEAKER_RATE_HZ)[None]) for recording in recordings
         ]
         return Voice(prompt_PC, tf.reduce_mean(tf.concat(speakers, 0), 0).numpy(), self.maker)
-
-    def _cut_chunks(self, samples: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
-        samples = samples[: round(PROMPT_SECONDS * SAMPLE_RATE_HZ)]
-        for first in range(0, len(samples), self._chunk_samples):
-            chunk = samples[first : first + self._chunk_samples]
-            if len(chunk) >= SHORTEST_SECONDS * SAMPLE_RATE_HZ:
-                yield chunk
 
     def _trace_prompt(self, wav_1S: Any) -> Any:
         mel_1FM, _ = compute_conditioning_mel(wav_1S, tf.shape(wav_1S)[1:], self._mel_norms)

@@ -58,14 +58,7 @@ class GeneratedRow:
 
 
 class CodeGenerator:
-    """Says texts in codes.
-
-    Args:
-        usual_penalty: for repetitions, where the settings name none.
-
-    Attributes:
-        most_rows: rows of one batch, so that its cache stays within `CACHE_BYTES`.
-    """
+    """Says texts in codes, so many rows at a time (`most_rows`) that their cache stays within `CACHE_BYTES`."""
 
     def __init__(self, gpt: GPT, *, usual_penalty: float = PUBLISHED_PENALTY):
         self._gpt = gpt

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from myxtts.checkpoints.model_directory import VOCABULARY_NAME, ModelDirectory, read_model_directory
+from myxtts.checkpoints.model_directory import VOCABULARY_NAME, ModelDirectory, has_part, read_model_directory
 from myxtts.checkpoints.store import find_model_directory
 from myxtts.errors import SpeechRequestError, SpeechSettingError, UnableToSpeakError
 from myxtts.models.weights import GPT_PREFIX
@@ -123,7 +123,7 @@ def find_speaking_model(path: Path) -> Path:
 
 def require_able_to_speak(directory: ModelDirectory) -> None:
     """Raises `UnableToSpeakError` for a model that lacks what all speaking takes."""
-    if not any(name.startswith(GPT_PREFIX) for name in directory.model):
+    if not has_part(directory.model, GPT_PREFIX):
         raise UnableToSpeakError(
             f"To speak, {directory.path} must have a GPT, but is a codec alone. Give the folder of the run that trained a GPT for it."
         )
@@ -147,14 +147,10 @@ class EdgeSoftener:
 
     def soften(self, samples: NDArray[np.float32], *, is_last: bool) -> NDArray[np.float32]:
         """The next samples of the piece. The last ones must not be fewer than a fade, or it is cut short."""
-        softened = samples.copy()
-        rise = np.arange(self._passed, self._passed + len(samples), dtype=np.float32) / self._edge
-        softened *= np.minimum(rise, 1.0)
-        if is_last:
-            fall = np.arange(len(samples) - 1, -1, -1, dtype=np.float32) / self._edge
-            softened *= np.minimum(fall, 1.0)
+        places = np.arange(len(samples), dtype=np.float32)
+        softened = samples * np.minimum((places + np.float32(self._passed)) / self._edge, 1.0)
         self._passed += len(samples)
-        return softened
+        return softened * np.minimum(places[::-1] / self._edge, 1.0) if is_last else softened
 
 
 MOST_CHARACTERS = 100_000
@@ -244,10 +240,7 @@ def _split_to_fit(text: str, language: str, tokenizer: Tokenizer, limits: PieceL
 
 def choose_bucket(tokens: int, most: int) -> int:
     """The length a text of so many tokens is padded to: doubled from 32 on, so that few shapes are ever compiled."""
-    bucket = SHORTEST_BUCKET
-    while bucket < tokens:
-        bucket *= 2
-    return min(bucket, most)
+    return min(max(SHORTEST_BUCKET, choose_rows(tokens)), most)
 
 
 def choose_rows(rows: int) -> int:

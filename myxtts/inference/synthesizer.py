@@ -14,8 +14,13 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from myxtts.audio.mels import compute_dvae_mel
-from myxtts.checkpoints.model_directory import VOCABULARY_NAME, ModelDirectory, read_model_directory, require_weights
-from myxtts.checkpoints.store import count_decoder_updates, find_model_directory
+from myxtts.checkpoints.model_directory import (
+    VOCABULARY_NAME,
+    ModelDirectory,
+    read_model_directory,
+    require_weights,
+)
+from myxtts.checkpoints.store import find_model_directory
 from myxtts.checkpoints.tensors import Tensor
 from myxtts.devices.machine import read_free_memory_bytes
 from myxtts.errors import UnableToSpeakError, VoiceError
@@ -53,22 +58,10 @@ USUAL = SpeechSettings()
 
 
 class Synthesizer:
-    """A model that speaks.
+    """A model that speaks: its weights (a GPT, and a waveform decoder or a DVAE), its vocabulary, and named voices.
 
-    Args:
-        xtts: the model with its weights: a GPT, and a waveform decoder or a DVAE.
-        tokenizer: of the model's vocabulary.
-        speakers: named voices.
-        clip_seconds: the longest clip the model was trained on.
-        chunk_seconds: of reference heard at a time.
-        vocoder: what makes the sound.
-        decoder_updates: since the waveform decoder was new; None where that is not known.
-
-    Attributes:
-        xtts, tokenizer: the same.
-        vocoder: what makes the sound; `vocoder.how` says it in words.
-        speaker_note: where its speaker embeddings come from, in words.
-        rate_hz: of everything it says: 24 kHz by a waveform decoder, else 22.05 kHz.
+    Everything it says has `rate_hz`: 24 kHz by a waveform decoder, else 22.05 kHz. `vocoder.how` and `speaker_note` say in words
+    what makes the sound, and where speaker embeddings come from.
 
     Example:
         >>> synthesizer = load_synthesizer("runs/mine/best")
@@ -87,7 +80,6 @@ class Synthesizer:
         clip_seconds: float = PUBLISHED_CLIP_SECONDS,
         chunk_seconds: float = CHUNK_SECONDS,
         vocoder: VocoderChoice = "auto",
-        decoder_updates: int | None = None,
     ):
         self.xtts, self.tokenizer = xtts, tokenizer
         self._speakers = speakers or {}
@@ -98,7 +90,7 @@ class Synthesizer:
         self._cloner = VoiceCloner(xtts, chunk_seconds=chunk_seconds)
         self._generator = CodeGenerator(xtts.gpt, usual_penalty=choose_penalty(is_published=is_published))
         mel_vocoder = MelVocoder(xtts.dvae, xtts.mel_norms.numpy()) if xtts.dvae else None
-        self.vocoder = choose_vocoder(vocoder, xtts.decoder, mel_vocoder, decoder_updates)
+        self.vocoder = choose_vocoder(vocoder, xtts.decoder, mel_vocoder)
         self.rate_hz = self.vocoder.rate_hz
         self._uses_decoder = self.vocoder is not mel_vocoder
         self.speaker_note = describe_speaker(xtts, uses_decoder=self._uses_decoder)
@@ -185,8 +177,7 @@ class Synthesizer:
     ) -> Iterator[SpeechChunk]:
         """The text as speech, as soon as there is any. Joined, the chunks are what `speak` gives for the same codes.
 
-        Args:
-            chunk_codes: codes of 46 ms between two chunks: fewer give sooner sound and more work.
+        Fewer codes (of 46 ms) between two chunks give sooner sound and more work.
         """
         pieces = self._split(text, voice, language)
         rows = (Row(piece.ids, voice, (settings.seed, index)) for index, piece in enumerate(pieces))
@@ -212,33 +203,25 @@ class Synthesizer:
         voice: Voice,
         settings: SpeechSettings,
     ) -> Iterator[SpeechChunk]:
-        """The sound of all pieces, each after a pause."""
+        """The sound of all pieces, each after a pause; the last chunk of a piece, and only that, carries its report."""
         for index, (piece, states) in enumerate(zip(pieces, said, strict=True)):
             if index:
                 yield SpeechChunk(np.zeros(round(PAUSE_SECONDS * self.rate_hz), np.float32))
-            yield from self._render(piece, states, voice, settings)
-
-    def _render(
-        self, piece: Piece, states: Iterable[GeneratedRow], voice: Voice, settings: SpeechSettings
-    ) -> Iterator[SpeechChunk]:
-        """The sound of one piece; its last chunk, and only that, carries the report."""
-        rendering = self.vocoder.start(voice, settings.speed)
-        softener = EdgeSoftener(self.rate_hz)
-        count = 0
-        for state in states:
-            samples = rendering.render(state.codes_M, state.latents_MC, is_last=state.is_last)
-            if not (np.isfinite(samples).all() and np.isfinite(state.latents_MC).all()):
-                raise UnableToSpeakError(
-                    "The model must compute numbers, but what it says is none: its weights are damaged, or its training failed. "
-                    "Give another checkpoint."
-                )
-            count += len(samples)
-            samples = softener.soften(samples, is_last=state.is_last)
-            if state.is_last:
-                report = SpokenPiece(piece.text, len(state.codes_M), state.stopped, count / self.rate_hz)
-                yield SpeechChunk(samples, report)
-            elif len(samples):
-                yield SpeechChunk(samples)
+            rendering, softener, count = self.vocoder.start(voice, settings.speed), EdgeSoftener(self.rate_hz), 0
+            for state in states:
+                samples = rendering.render(state.codes_M, state.latents_MC, is_last=state.is_last)
+                if not (np.isfinite(samples).all() and np.isfinite(state.latents_MC).all()):
+                    raise UnableToSpeakError(
+                        "The model must compute numbers, but what it says is none: its weights are damaged, or its training failed. "
+                        "Give another checkpoint."
+                    )
+                count += len(samples)
+                samples = softener.soften(samples, is_last=state.is_last)
+                if state.is_last:
+                    report = SpokenPiece(piece.text, len(state.codes_M), state.stopped, count / self.rate_hz)
+                    yield SpeechChunk(samples, report)
+                elif len(samples):
+                    yield SpeechChunk(samples)
 
 
 class SpeechCopier:
@@ -308,12 +291,9 @@ class TeacherForcing:
 def load_synthesizer(
     path: str | os.PathLike[str], *, verify_checksums: bool = True, vocoder: VocoderChoice = "auto"
 ) -> Synthesizer:
-    """The model in a directory, ready to speak: an imported one, or a checkpoint of a training run.
+    """The model in a directory, ready to speak; of a run's folder its best checkpoint.
 
-    Args:
-        path: the directory, or the folder of a run, whose best checkpoint then speaks.
-        verify_checksums: reads every byte once more, which takes seconds for a full-size model.
-        vocoder: what makes the sound.
+    To verify checksums reads every byte once more, which takes seconds for a full-size model.
     """
     directory = read_model_directory(find_model_directory(Path(path)), verify_checksums=verify_checksums)
     require_able_to_speak(directory)
@@ -331,14 +311,19 @@ def load_synthesizer(
         clip_seconds=data.max_clip_seconds,
         chunk_seconds=min(CHUNK_SECONDS, data.prompt_seconds),
         vocoder=vocoder,
-        decoder_updates=count_decoder_updates(directory),
     )
 
 
 def build_parts(directory: ModelDirectory, tokenizer: Tokenizer) -> XTTS:
     """The parts that a directory has, with their weights. Raises before anything is built where these are not as it says."""
     require_weights(directory)
-    _require_memory(directory)
+    groups = (directory.model, directory.dvae or {})
+    needed = sum(tensor.size for group in groups for tensor in group.values()) * np.dtype(np.float32).itemsize
+    if needed > (free := read_free_memory_bytes()):
+        raise UnableToSpeakError(
+            f"The weights of {directory.path} take {needed / 2**30:.1f} GiB of memory, but only {free / 2**30:.1f} GiB are free. "
+            "End what else needs memory, or take a smaller model."
+        )
     sizes = read_sizes(directory.config.model, start_text_token=tokenizer.start_id, stop_text_token=tokenizer.stop_id)
     has_decoder, has_encoder = (
         any(name.startswith(prefix) for name in directory.model) for prefix in (DECODER_PREFIX, SPEAKER_PREFIX)
@@ -353,14 +338,3 @@ def build_parts(directory: ModelDirectory, tokenizer: Tokenizer) -> XTTS:
     if xtts.dvae is not None and directory.dvae is not None:
         load_checkpoint_arrays(xtts.dvae, directory.dvae).require_complete()
     return xtts
-
-
-def _require_memory(directory: ModelDirectory) -> None:
-    groups = (directory.model, directory.dvae or {})
-    needed = sum(tensor.size for group in groups for tensor in group.values()) * np.dtype(np.float32).itemsize
-    free = read_free_memory_bytes()
-    if needed > free:
-        raise UnableToSpeakError(
-            f"The weights of {directory.path} take {needed / 2**30:.1f} GiB of memory, but only {free / 2**30:.1f} GiB are free. "
-            "End what else needs memory, or take a smaller model."
-        )

@@ -18,25 +18,18 @@ from myxtts.models.sizes import FRAMES_PER_LATENT, RATE_CHANGE, SAMPLES_PER_FRAM
 from myxtts.models.waveform import WaveformDecoder, change_speed, count_settled, resample_linearly, stretch_latents
 from myxtts.units import FRAMES_PER_CODE, SAMPLE_RATE_HZ
 
-FEW_UPDATES = 50_000
-"""Of a decoder that is still heard to be unfinished; clean speech takes hundreds of thousands."""
 MOST_FRAMES = 512
 """Frames decoded at a time, 5.5 s: enough to keep a device busy."""
 
 
 class DecoderVocoder:
-    """Speech at 24 kHz by the waveform decoder.
-
-    Args:
-        decoder: the model's.
-        updates: since it was new; None where that is not known.
-    """
+    """Speech at 24 kHz by the waveform decoder."""
 
     name = "decoder"
     rate_hz = SPEECH_RATE_HZ
 
-    def __init__(self, decoder: WaveformDecoder, *, updates: int | None = None):
-        self.how = f"Sound: the model's own waveform decoder, 24 kHz{_describe_training(updates)}."
+    def __init__(self, decoder: WaveformDecoder):
+        self.how = "Sound: the model's own waveform decoder, 24 kHz."
         if not decoder.hears_speakers:
             self.how += " It was trained without a speaker encoder: the voice is what the codes carry of it."
         self.context = measure_context(decoder.size)
@@ -80,13 +73,6 @@ class DecoderRendering:
         return wav[(self._done - first) * SAMPLES_PER_FRAME : (stop - first) * SAMPLES_PER_FRAME]
 
 
-def _describe_training(updates: int | None) -> str:
-    if updates is None:
-        return ""
-    advice = ": expect noise, and compare with --vocoder griffin-lim" if updates < FEW_UPDATES else ""
-    return f", trained for {updates:,} updates{advice}"
-
-
 def count_settled_frames(latents: int, speed: float) -> int:
     """Frames that more latents will not change."""
     paced = latents if speed == 1.0 else count_settled(latents, 1 / speed)
@@ -119,12 +105,7 @@ PHASE_SEED = 0
 
 
 class MelVocoder:
-    """Speech at 22.05 kHz by the DVAE's decoder and phase reconstruction.
-
-    Args:
-        dvae: the model's.
-        mel_norms_B: of the model's mels.
-    """
+    """Speech at 22.05 kHz by the DVAE's decoder and phase reconstruction."""
 
     name = "griffin-lim"
     rate_hz = SAMPLE_RATE_HZ
@@ -184,19 +165,14 @@ class MelRendering:
 
         In blocks with fixed places: other blocks would change last bits of the mel, and finding phases makes much of them.
         """
-        while len(codes_M) - self._decoded >= BLOCK_CODES + self._vocoder.context:
-            self._decode_block(codes_M, self._decoded + BLOCK_CODES)
-        if is_last and len(codes_M) > self._decoded:
-            self._decode_block(codes_M, len(codes_M))
-
-    def _decode_block(self, codes_M: NDArray[np.int32], end: int) -> None:
         context = self._vocoder.context
-        first = max(0, self._decoded - context)
-        window = tf.constant(codes_M[None, first : end + context], tf.int32)
-        mel = self._vocoder.decode_mel(window).numpy()[0]
-        fresh = mel[(self._decoded - first) * FRAMES_PER_CODE : (end - first) * FRAMES_PER_CODE]
-        self._mel_FB = np.concatenate([self._mel_FB, fresh])
-        self._decoded = end
+        while (left := len(codes_M) - self._decoded) >= BLOCK_CODES + context or (is_last and left):
+            end = self._decoded + BLOCK_CODES if left >= BLOCK_CODES + context else len(codes_M)
+            first = max(0, self._decoded - context)
+            mel = self._vocoder.decode_mel(tf.constant(codes_M[None, first : end + context], tf.int32)).numpy()[0]
+            fresh = mel[(self._decoded - first) * FRAMES_PER_CODE : (end - first) * FRAMES_PER_CODE]
+            self._mel_FB = np.concatenate([self._mel_FB, fresh])
+            self._decoded = end
 
     def _change_speed(self, is_last: bool) -> NDArray[np.float32]:
         if self._speed == 1.0 or not len(self._mel_FB):
@@ -233,11 +209,11 @@ VocoderChoice = Literal["auto", "griffin-lim", "decoder"]
 
 
 def choose_vocoder(
-    choice: VocoderChoice, decoder: WaveformDecoder | None, rough: MelVocoder | None, decoder_updates: int | None
+    choice: VocoderChoice, decoder: WaveformDecoder | None, rough: MelVocoder | None
 ) -> DecoderVocoder | MelVocoder:
     """What makes the sound. Raises `UnableToSpeakError` where the model lacks what was asked for."""
     if choice != "griffin-lim" and decoder is not None:
-        return DecoderVocoder(decoder, updates=decoder_updates)
+        return DecoderVocoder(decoder)
     if choice == "decoder":
         raise UnableToSpeakError(
             "To speak by a waveform decoder, a model must have one, but this one has none. Train one (--stage decoder), or "

@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from myxtts.audio.reading import SILENCE_SPAN, read_clip
-from myxtts.checkpoints.coqui import find_voice_problem
 from myxtts.checkpoints.tensors import Tensor, encode_safetensors, open_safetensors, read_array
 from myxtts.config.settings import nearest_name
 from myxtts.errors import COPY, REPLACE, ClipError, FileError, VoiceError
 from myxtts.files import WriteError, open_file_atomically
-from myxtts.models.weights import find_value_problem
+from myxtts.models.weights import FLOAT_DTYPES, find_value_problem
 from myxtts.units import SAMPLE_RATE_HZ
 
 PROMPT, SPEAKER = "gpt_cond_latent", "speaker_embedding"
@@ -25,6 +24,8 @@ PROMPT, SPEAKER = "gpt_cond_latent", "speaker_embedding"
 MAKER = "made_by"
 """Name of the digest in our own files."""
 _MOST_MAKER_BYTES = 64
+_MOST_NUMBERS = 1 << 20
+"""Of each tensor: twice the prompt of the widest GPT there can be."""
 _SHOWN_NAMES = 60
 _MOST_FILE_BYTES = 32 << 20
 VOICE_SUFFIX = ".safetensors"
@@ -44,18 +45,19 @@ class Voice:
 
 
 def read_voice(tensors: Mapping[str, Tensor], source: str) -> Voice:
-    """The voice in a pair of tensors, as a file of named voices holds them.
-
-    Args:
-        tensors: by name.
-        source: where they come from, for messages.
-    """
+    """The voice in a pair of tensors by name, as a file of named voices holds them; `source` begins messages."""
     missing = [name for name in (PROMPT, SPEAKER) if name not in tensors]
     if missing:
         raise VoiceError(f"{source} must hold {PROMPT} and {SPEAKER}, but lacks {missing[0]}. Clone the voice again.")
     prompt, speaker, maker = tensors[PROMPT], tensors[SPEAKER], tensors.get(MAKER)
-    problem = find_voice_problem(prompt, speaker)
-    if maker is not None and (maker.dtype != np.uint8 or maker.nbytes > _MOST_MAKER_BYTES):
+    problem = None
+    if {prompt.dtype, speaker.dtype} - FLOAT_DTYPES:
+        problem = f"they are {prompt.dtype} and {speaker.dtype}, not floating-point"
+    elif len(prompt.shape) not in (2, 3) or prompt.shape[:-2] not in ((), (1,)) or not prompt.size:
+        problem = f"{PROMPT} must be the vectors of one prompt, and has the shape {prompt.shape}"
+    elif max(prompt.size, speaker.size) > _MOST_NUMBERS:
+        problem = f"at most {_MOST_NUMBERS} of each, and it has the shapes {prompt.shape} and {speaker.shape}"
+    elif maker is not None and (maker.dtype != np.uint8 or maker.nbytes > _MOST_MAKER_BYTES):
         problem = f"its {MAKER} is no digest"
     if problem is None:
         prompt, speaker = read_array(prompt), read_array(speaker)

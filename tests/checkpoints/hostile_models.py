@@ -121,30 +121,16 @@ def list_safetensors() -> dict[str, bytes]:
     twice = json.dumps({name: good})[:-1] + f", {json.dumps(name)}: {json.dumps(good)}" + "}"
     return {
         "nothing": b"",
-        "seven bytes": bytes(7),
-        "length of all ones": b"\xff" * 8 + b"{}",
         "length beyond the file": struct.pack("<Q", 2**62) + b"{}",
-        "no header": pack_safetensors(b""),
-        "a list": pack_safetensors([]),
-        "not UTF-8": pack_safetensors(b'{"\xff": 1}'),
         "deep": pack_safetensors(b'{"a":' * 100_000 + b"1" + b"}" * 100_000),
-        "no tensors": pack_safetensors({}),
         "metadata as a tensor": pack_safetensors({"__metadata__": good}, body),
-        "metadata of numbers": pack_safetensors({"__metadata__": {"a": 1}, name: good}, body),
         "same name twice": pack_safetensors(twice.encode(), body),
         "overlap": pack_safetensors({name: good, "gpt.other": entry([64], 0, 256)}, body),
-        "partial overlap": pack_safetensors({name: good, "gpt.other": entry([64], 128, 384)}, bytes(384)),
         "hole": pack_safetensors({name: entry([64], 64, 320)}, bytes(320)),
         "cut short": pack_safetensors({name: good}, bytes(255)),
-        "trailing bytes": pack_safetensors({name: good}, bytes(257)),
-        "shape larger": pack_safetensors({name: entry([65], 0, 256)}, body),
-        "dtype wider": pack_safetensors({name: entry([64], 0, 256, "F64")}, body),
         "dtype unknown": pack_safetensors({name: entry([64], 0, 256, "F3")}, body),
         "dtype of no use": pack_safetensors({name: entry([256], 0, 256, "F8_E4M3")}, body),
-        "dtype a number": pack_safetensors({name: entry([64], 0, 256, 32)}, body),
         "negative": pack_safetensors({name: entry([-64], 0, 256)}, body),
-        "fractions": pack_safetensors({name: entry([64.0], 0, 256)}, body),
-        "backwards": pack_safetensors({name: entry([64], 256, 0)}, body),
         "5,000 digits": pack_safetensors(
             b'{"a":{"dtype":"F32","shape":[' + b"9" * 5000 + b'],"data_offsets":[0,4]}}'
         ),
@@ -179,24 +165,25 @@ def list_vocabularies() -> Iterator[tuple[str, Any]]:
         "surprise": [1],
     }
     models: Mapping[str, list[Any]] = {
-        "type": ["WordPiece", ["BPE"]],
-        "dropout": [0.5, "x"],
-        "unk_token": ["nowhere", 5, ["[UNK]"], {}],
-        "continuing_subword_prefix": ["##"],
-        "end_of_word_suffix": ["</w>"],
-        "fuse_unk": [1, None],
-        "byte_fallback": [True],
-        "ignore_merges": [2],
-        "merges": [[5], [["a"]], [["a", "b", "c"]], ["a"], [["", ""]], ["a b", ["a", "b"]], [[1, 2]], {}, None,
-                   [["x" * 100, "y"]], [["\ud800", "a"]]],
-        "vocab": [{}, [], {"a": -1}, {"a": 2**40}, {"a": True}, {"a": 1.5}, {"a": "1"}, {"a": None}, {"a": 10**4000}],
+        "type": ["WordPiece"],
+        "dropout": [0.5],
+        "unk_token": ["nowhere", {}],
+        "merges": [
+            [5],
+            [["a", "b", "c"]],
+            [["", ""]],
+            ["a b", ["a", "b"]],
+            None,
+            [["x" * 100, "y"]],
+            [["\ud800", "a"]],
+        ],
+        "vocab": [{}, [], {"a": -1}, {"a": 2**40}, {"a": True}, {"a": 1.5}, {"a": 10**4000}],
         "surprise": [1],
-    }  # fmt: skip
+    }
     tokens: Mapping[str, list[Any]] = {
-        "id": [-1, 2**40, True, 1.5, "3", None],
-        "content": ["", "x" * 100_000, "\ud800", 5, None],
-        "special": [1, "yes", None],
-        "surprise": [1],
+        "id": [-1, 2**40, "3"],
+        "content": ["", "x" * 100_000, "\ud800", 5],
+        "special": [1],
     }
     for where, table in {(): parts, ("model",): models, ("added_tokens", -1): tokens}.items():
         for part, index, value in ((part, *each) for part, values in table.items() for each in enumerate(values)):

@@ -40,7 +40,6 @@ def fill(folder, losses, **options):
 def test_an_empty_store_has_nothing(tmp_path):
     store = open_store(tmp_path / "absent")
     assert (store.latest(), store.best(), store.find(1), store.list()) == (None, None, None, [])
-    assert not (tmp_path / "absent").exists()
 
 
 @pytest.mark.parametrize(
@@ -86,10 +85,8 @@ def test_the_directories_alone_decide(tmp_path):
     assert list_steps(store) == [20, 30]
     assert store.best().step == 30
     save(store, 40, val_loss=9.0)
-    assert [entry["step"] for entry in json.loads((tmp_path / "checkpoints.json").read_text())["checkpoints"]] == [
-        30,
-        40,
-    ]
+    index = json.loads((tmp_path / "checkpoints.json").read_text())
+    assert [entry["step"] for entry in index["checkpoints"]] == [30, 40]
 
 
 @pytest.mark.parametrize(("metric", "step"), [("val_loss", 10), ("train_loss", 20)])

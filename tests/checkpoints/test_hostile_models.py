@@ -16,7 +16,7 @@ HARMLESS = {
           for number in ("1000000000", "30000000", "999999999999", "٣", "-1", "02")),
         *(f"pth, all allowed: only block {number}" for number in ("1000000000", "30000000", "999999999999", "٣", "-1", "02")),
         "pth, all allowed: nothing", "name 'gpt.\\ud7ff'", "name ''", "name '/'", "name 'gpt.\\x00'", "name 'xxxxxxxxxxxx'",
-        "header: escapes", "heads None", "speakers: no name", "vocabulary: added twice",
+        "header: escapes", "heads None", "heads '16'", "speakers: no name", "vocabulary: added twice",
         # What JSON cannot hold is left out.
         *(f"config: {label}" for label in ("bytes as keys", "deep", "endless", "a number")),
     },

@@ -213,13 +213,7 @@ def nest(opening, closing, depth):
 def test_deep_nesting_is_refused_without_recursion(tmp_path, opening, closing, depth):
     with pytest.raises(ModelFileError, match=r"nested more than|more than .* steps"):
         read_program(tmp_path, nest(opening, closing, depth))
-
-
-def test_nesting_within_the_limit_is_read(tmp_path):
-    value = read_program(tmp_path, nest(b"]", b"a", MAX_DEPTH))
-    for _ in range(MAX_DEPTH - 1):
-        (value,) = value
-    assert value == [None]
+    assert repr(read_program(tmp_path, nest(b"]", b"a", MAX_DEPTH))).count("[") == MAX_DEPTH
 
 
 @pytest.mark.parametrize(

@@ -208,21 +208,6 @@ def test_either_vocoder_can_be_asked_for(tmp_path):
         build_synthesizer(dvae=False, vocoder="griffin-lim")
 
 
-@pytest.mark.parametrize(
-    ("stage", "is_new", "words"),
-    [
-        ("decoder", True, "24 kHz, trained for 200 updates: expect noise, and compare with --vocoder griffin-lim."),
-        ("decoder", False, "24 kHz."),
-        ("gpt", True, "24 kHz."),
-    ],
-)
-def test_a_decoder_of_few_updates_says_so(tmp_path, stage, is_new, words):
-    """Of one that went on with another, or that a GPT's run has only kept, the updates are not known."""
-    write_small_model(tmp_path / "start", decoder=not is_new)
-    path = write_small_model(tmp_path / "step-00000200", decoder=True, training={"stage": stage}, step=200)
-    assert words in load_synthesizer(path).vocoder.how
-
-
 def test_a_voice_of_other_weights_is_told(synthesizer, voice):
     assert synthesizer.describe_stranger(voice) is None, "nobody knows who made it"
     own = synthesizer.clone_samples([np.random.default_rng(4).normal(0, 0.1, 22050).astype(np.float32)])
