@@ -104,6 +104,10 @@ def test_the_same_step_again_replaces_it(tmp_path):
     save(store, 20, val_loss=1.0)
     assert list_steps(store) == [10, 20]
     assert store.find(20).metrics == {"val_loss": 1.0}
+    taken = tmp_path / f".myxtts-{7:016x}" / ".myxtts-taken"
+    taken.mkdir(parents=True)
+    (tmp_path / "step-00000020").rename(taken / "step-00000020")
+    assert list_steps(store) == [10, 20], "where that was interrupted it comes back"
 
 
 def test_a_run_that_went_back_does_not_find_what_came_after(tmp_path):
