@@ -32,7 +32,7 @@ def test_whatever_a_model_says_ends_in_success_or_one_message(command, tmp_path)
     result = run_python(["-m", "tests.checkpoints.hostile_models", command, str(tmp_path)], environ)
     assert result.returncode == 0, result.stderr[-4000:]
     outcomes = [json.loads(line) for line in result.stdout.splitlines()]
-    assert len(outcomes) > 70
+    assert len(outcomes) > 60
     for label, code, said in outcomes:
         assert "Traceback" not in said, (label, said)
         assert code == (0 if label in HARMLESS[command] else 2), (label, said)
