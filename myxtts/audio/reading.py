@@ -47,13 +47,9 @@ _OGG_HEADER_BYTES = 27
 _OGG_MAX_PAGE_BYTES = _OGG_HEADER_BYTES + 255 + 255 * 255
 
 
-class OggPage(NamedTuple):
-    """What the header of an Ogg page says."""
-
-    ends_stream: bool
-    """The stream's last page, and all of it."""
-    granule: int
-    """Samples up to the end of this page, on the codec's clock (the sample rate; always 48 kHz for Opus)."""
+OggPage = tuple[bool, int]
+"""Of the last page: whether it is the stream's end, and whole; and samples up to its end, on the codec's clock (the sample rate;
+always 48 kHz for Opus)."""
 
 
 def may_hold_mpeg(head: bytes) -> bool:
@@ -113,11 +109,11 @@ def find_last_ogg_page(file: FileIO, head: bytes) -> OggPage | None:
     tail = file.read()
     page = tail[max(0, tail.rfind(b"OggS")) :]
     if len(page) < _OGG_HEADER_BYTES:
-        return OggPage(ends_stream=False, granule=0)
+        return False, 0
     flags, granule = struct.unpack_from("<Bq", page, 5)
     body = _OGG_HEADER_BYTES + page[_OGG_HEADER_BYTES - 1]
     is_whole = len(page) >= body + sum(page[_OGG_HEADER_BYTES:body])
-    return OggPage(ends_stream=is_whole and bool(flags & _OGG_LAST_PAGE_FLAG), granule=granule)
+    return is_whole and bool(flags & _OGG_LAST_PAGE_FLAG), granule
 
 
 RATES_HZ = range(1_000, 768_001)
@@ -155,18 +151,13 @@ class ClipInfo:
         return self.frames / self.rate_hz
 
 
-@dataclass(frozen=True, slots=True)
-class OpenClip:
+class OpenClip(NamedTuple):
     """A file that libsndfile has opened."""
 
     info: ClipInfo
     sound: soundfile.SoundFile
     file: FileIO
     """The descriptor that `sound` reads through: its position tells how far decoding came."""
-
-    def count_unread_bytes(self) -> int:
-        """Bytes of the file that nothing was decoded from."""
-        return max(0, os.fstat(self.file.fileno()).st_size - self.file.tell())
 
 
 @contextmanager
@@ -213,7 +204,7 @@ def _open_sound(path: Path, file: FileIO, head: bytes, last_page: OggPage | None
         if foreign:
             text = f"must be wav, flac, ogg or mp3, but is {foreign}. {CONVERT}"
             raise ClipError(path, DropReason.UNSUPPORTED, text) from None
-        if last_page is not None and not last_page.ends_stream:
+        if last_page is not None and not last_page[0]:
             text = f"is cut off: its Ogg stream has no last page. {COPY}"
             raise ClipError(path, DropReason.TRUNCATED, text) from None
         text = f"cannot be read as sound: {error.error_string} {REPLACE}"
@@ -230,9 +221,10 @@ def _check_header(info: ClipInfo, last_page: OggPage | None) -> None:
     if last_page is not None:
         # A page of which one bit has flipped fails its checksum, and libsndfile ends the stream there.
         clock_hz = 48000 if info.encoding == "OPUS" else info.rate_hz
-        missing_s = last_page.granule / clock_hz - info.seconds
+        ends_stream, granule = last_page
+        missing_s = granule / clock_hz - info.seconds
         if missing_s > OGG_SLACK_SECONDS:
-            reason = DropReason.CORRUPT if last_page.ends_stream else DropReason.TRUNCATED
+            reason = DropReason.CORRUPT if ends_stream else DropReason.TRUNCATED
             text = f"is damaged or cut off: {missing_s:.2f} s of its Ogg stream cannot be decoded. {COPY}"
             raise ClipError(info.path, reason, text)
     if info.frames <= 0:
@@ -252,13 +244,19 @@ LOUDEST_PEAK = 16.0
 """Full scale is 1 and a hot recording may pass it; a float file of 16-bit numbers has a peak of 32768."""
 
 
-def inspect_clip(path: str | os.PathLike[str]) -> ClipInfo:
+def inspect_clip(path: str | os.PathLike[str], *, most_seconds: float = math.inf) -> ClipInfo:
     """What a file's header says, in a fraction of a millisecond: nothing is decoded.
 
-    Raises `ClipError` (missing, unreadable, empty, unsupported, corrupt, truncated) for what can be told without decoding.
+    Raises `ClipError` (missing, unreadable, empty, unsupported, corrupt, truncated, too_long) for what is told by that.
     """
     with open_clip(Path(path)) as clip:
-        return clip.info
+        info = clip.info
+    if info.seconds > most_seconds:
+        text = (
+            f"must last at most {most_seconds:g} s, but lasts {info.seconds:.3f} s. Cut it at a pause, with its text."
+        )
+        raise ClipError(info.path, DropReason.TOO_LONG, text)
+    return info
 
 
 def read_clip(
@@ -307,12 +305,14 @@ def _read_plain(path: str) -> NDArray[np.int16] | None:
         return find_plain_samples(file.read())
 
 
-def check_clip(path: str | os.PathLike[str]) -> ClipInfo:
-    """What a file's header says, after all of the file was decoded and found usable.
+def check_clip(path: str | os.PathLike[str], *, most_seconds: float = math.inf) -> ClipInfo:
+    """What a file's header says, after all of the file was decoded and found usable; a longer one is not decoded.
 
     Raises `ClipError` with the first problem met.
     """
     with open_clip(Path(path)) as clip:
+        if clip.info.seconds > most_seconds:
+            return clip.info
         samples = _decode_mono(clip)
     # Not the peak: a constant offset is silence too.
     span = float(np.ptp(samples))
@@ -321,13 +321,6 @@ def check_clip(path: str | os.PathLike[str]) -> ClipInfo:
         text = f"must hold sound, but its samples span only {span:.1e} of full scale{averaged}. {REPLACE}"
         raise ClipError(clip.info.path, DropReason.SILENT, text)
     return clip.info
-
-
-def check_duration(info: ClipInfo, *, max_seconds: float) -> None:
-    """Raises `ClipError` (too_long) when a clip is longer than this."""
-    if info.seconds > max_seconds:
-        text = f"must last at most {max_seconds:g} s, but lasts {info.seconds:.3f} s. Cut it at a pause, with its text."
-        raise ClipError(info.path, DropReason.TOO_LONG, text)
 
 
 def _decode_mono(clip: OpenClip, most_seconds: float = math.inf) -> NDArray[np.float32]:
@@ -365,7 +358,8 @@ def _average_channels(block: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def _check_decoded(clip: OpenClip, frames: int, failure: str) -> None:
     info = clip.info
-    is_mpeg, unread_bytes = "MPEG" in info.encoding, clip.count_unread_bytes()
+    is_mpeg = "MPEG" in info.encoding
+    unread_bytes = max(0, os.fstat(clip.file.fileno()).st_size - clip.file.tell())
     if not failure and frames > 0 and info.frames - frames <= (MPEG_SLACK_FRAMES if is_mpeg else 0):
         # The length of an MP3 without an index is guessed from its first frame's bit rate, and nothing is decoded beyond it.
         if is_mpeg and unread_bytes > MPEG_TAG_BYTES:

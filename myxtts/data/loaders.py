@@ -9,7 +9,6 @@ import mmap
 import os
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Self
 
@@ -92,15 +91,11 @@ def make_loader(memory_fd: int) -> Work:
 
 
 class Load:
-    """Some clips on their way into one array.
-
-    Args:
-        files: by row; None is a row of zeros.
-        samples: length of every row.
-    """
+    """Some clips on their way into one array, whose rows have so many samples."""
 
     def __init__(self, files: Sequence[ClipFile | None], samples: int):
         self.files = list(files)
+        """By row; None is a row of zeros."""
         self.samples = samples
         self.failures: dict[int, LoadFailure] = {}
         """Rows that were tried and failed. `retry` takes a row out."""
@@ -122,7 +117,6 @@ class Load:
             self.failures[row] = failure
 
     def load_pending(self) -> None:
-        """Try the pending rows in this process."""
         if self.wav is None:
             self.wav = np.zeros((self.rows, self.samples), dtype=np.float32)
         for row in sorted(self.pending):
@@ -142,7 +136,7 @@ class LoadingEngine:
         return Load(files, samples)
 
     def finish(self, load: Load) -> None:
-        """Wait until every row of a load was tried. Those that failed are in `load.failures`."""
+        """Wait until every row of a load was tried: those that failed are in `load.failures`."""
         load.load_pending()
 
     def retry(self, load: Load, row: int, file: ClipFile | None) -> None:
@@ -183,7 +177,6 @@ class SlotMemory:
 
     Args:
         slots: how many may be written to at a time.
-        slot_samples: size of each, in samples of 4 bytes.
     """
 
     def __init__(self, slots: int, slot_samples: int):
@@ -191,7 +184,7 @@ class SlotMemory:
         self._count = slots + MOST_LEASES
         self._touched = 0
         # The last one given back is the next one taken: memory is not asked for before it is needed.
-        self._free = list(reversed(range(self._count)))
+        self.free = list(reversed(range(self._count)))
         self._leased: set[int] = set()
         self.descriptor = os.memfd_create("myxtts-batches", os.MFD_CLOEXEC)
         try:
@@ -201,12 +194,8 @@ class SlotMemory:
             os.close(self.descriptor)
             raise
 
-    @property
-    def has_room(self) -> bool:
-        return bool(self._free)
-
     def acquire(self) -> int:
-        slot = self._free.pop()
+        slot = self.free.pop()
         if slot == self._touched:
             try:
                 # Without this a page is sought when it is first written, and where there is none the writer dies of SIGBUS.
@@ -220,13 +209,12 @@ class SlotMemory:
         return slot
 
     def view(self, slot: int, rows: int, samples: int) -> Samples:
-        """The beginning of a slot as (rows, samples)."""
         return np.ndarray((rows, samples), np.float32, self._memory, slot * self.slot_bytes)
 
     def release(self, slot: int) -> None:
         # In whichever thread drops the last reference to a lease: both are single operations on built-in types.
         self._leased.discard(slot)
-        self._free.append(slot)
+        self.free.append(slot)
 
     def hand_out(self, slot: int, rows: int, samples: int) -> Samples:
         """The beginning of a slot for somebody else to keep. The slot comes back by itself once nobody refers to it.
@@ -251,13 +239,7 @@ class SlotMemory:
 
 
 class ProcessEngine(LoadingEngine):
-    """Loads in processes of its own.
-
-    Args:
-        readers: how many, at least 1.
-        depth: loads that may be under way.
-        slot_samples: the most that any load has, rows times samples.
-    """
+    """Loads in so many reader processes of its own, of which none has more samples than a slot."""
 
     def __init__(self, readers: int, depth: int, slot_samples: int):
         self._memory = SlotMemory(depth, slot_samples)
@@ -272,7 +254,7 @@ class ProcessEngine(LoadingEngine):
 
     def start(self, files: Sequence[ClipFile | None], samples: int) -> Load:
         load = Load(files, samples)
-        while not self._memory.has_room and self._cancelled:
+        while not self._memory.free and self._cancelled:
             self._receive(wait=True)
         load.place = self._memory.acquire()
         self._receive(wait=False)
@@ -310,17 +292,17 @@ class ProcessEngine(LoadingEngine):
             self._memory.view(load.place, load.rows, load.samples)[row] = 0.0
             return []
         first = load.place * self._memory.slot_bytes // 4 + row * load.samples
-        return [TaskJob([*file, first, first + load.samples], owner=(load, row), cost=file.samples)]
+        return [TaskJob([[*file, first, first + load.samples]], owner=(load, row), cost=file.samples)]
 
     def _receive(self, wait: bool) -> None:
-        for job, result in self._pool.receive(wait=wait):
+        for job, results in self._pool.receive(wait=wait):
             load, row = job.owner
             failure = None
-            if isinstance(result, Crashed):
-                detail = f"{job.deaths} reader processes died while they read it, the last of signal {result.signal}"
+            if isinstance(results, Crashed):
+                detail = f"{job.deaths} reader processes died while they read it, the last of signal {results.signal}"
                 failure = LoadFailure(DropReason.CORRUPT, detail)
-            elif result:
-                failure = LoadFailure(DropReason(result[0]), result[1])
+            elif results[0]:
+                failure = LoadFailure(DropReason(results[0][0]), results[0][1])
             load.note(row, failure)
             self._free_cancelled(load)
 
@@ -339,14 +321,11 @@ MEMORY_SHARE = 0.25
 _HEADER_SLACK_BYTES = 1024
 
 
-@dataclass(frozen=True)
-class ReadAhead:
-    """How far ahead is read."""
+class ReadAhead(NamedTuple):
+    """How many micro-batches are read ahead, and the most samples one of them has."""
 
     depth: int
-    """Micro-batches."""
     slot_samples: int
-    """The most samples one of them has."""
 
 
 def choose_readers(data: DataConfig) -> int:

@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from myxtts import __version__
-from myxtts.audio.reading import check_clip, inspect_clip
+from myxtts.audio.reading import check_clip
 from myxtts.config import XTTSConfig
 from myxtts.data.corpus import Corpus, Progress, TextIds
 from myxtts.data.drops import Drop, DropReport
 from myxtts.data.index import ClipIndex, choose_index_folder
 from myxtts.data.ljspeech import Metadata, Split, demo_corpus_path, read_metadata
-from myxtts.data.task_processes import Crashed, ProcessTask, Work, count_cores, run_task
+from myxtts.data.task_processes import CHUNK_ITEMS, Crashed, ProcessTask, Work, count_cores, run_task
 from myxtts.data.texts import NO_LANGUAGE, VocabularyChoice, tokenise_texts
 from myxtts.errors import ClipError, CorpusError, DropReason
 from myxtts.hashing import digest64, hash_words
@@ -38,9 +38,6 @@ _log = logging.getLogger(__name__)
 
 CLIP_TASK = ProcessTask("myxtts.data.scan:make_clip_check")
 """Takes a path; gives frames, rate in Hz, and a `DropReason` or nothing."""
-
-_CHUNK_CLIPS = 32
-"""Taken note of at a time, and so many pay for a process."""
 
 LONGEST_DECODED_SECONDS = 120.0
 """Longer than any model's limit: such a file is too long whatever is in it, and may not fit into memory."""
@@ -173,9 +170,7 @@ def make_clip_check() -> Work:
 
     def check_audio(path: str) -> list[int | str]:
         try:
-            info = inspect_clip(path)
-            if info.seconds <= LONGEST_DECODED_SECONDS:
-                check_clip(path)
+            info = check_clip(path, most_seconds=LONGEST_DECODED_SECONDS)
         except ClipError as error:
             return [0, 0, error.reason.value]
         return [info.frames, info.rate_hz, ""]
@@ -203,10 +198,10 @@ def _look_at_clips(
     progress("audio", 0, len(pending))
     paths = (f"{metadata.root}/{metadata.audio[int(row)]}" for row in pending)
     # In processes, were it a single one: a damaged file may crash the library that reads it.
-    results = run_task(task, paths, min(processes, -(-len(pending) // _CHUNK_CLIPS)))
+    results = run_task(task, paths, min(processes, -(-len(pending) // CHUNK_ITEMS)))
     unsaved: list[NDArray[np.intp]] = []
     done = saved = 0
-    for chunk in iter(lambda: list(islice(results, _CHUNK_CLIPS)), []):
+    for chunk in iter(lambda: list(islice(results, CHUNK_ITEMS)), []):
         rows = pending[[position for position, _ in chunk]]
         numbers, is_lasting = zip(*(_encode_clip(result) for _, result in chunk), strict=True)
         facts[rows] = numbers

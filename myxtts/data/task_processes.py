@@ -28,6 +28,8 @@ Work = Callable[[Any], Any]
 
 QUEUED_JOBS = 32
 """That a process is told of: enough to keep it busy while this process does something else for a step's time."""
+CHUNK_ITEMS = 32
+"""That are one message where nobody waits for a single one: messages cost as much as small items."""
 _MOST_DEATHS_IN_A_ROW = 20
 _STOP_SECONDS = 10.0
 _ONE_CORE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -73,27 +75,35 @@ def run_task(task: ProcessTask, items: Iterable[Any], processes: int) -> Iterato
     if processes == 0:
         yield from enumerate(map(task.load(), items))
         return
-    jobs = (TaskJob(item, owner=position) for position, item in enumerate(items))
+    numbered = enumerate(items)
     with closing(TaskPool(task, processes)) as pool:
         under_way = 0
         while True:
-            more = list(islice(jobs, 2 * QUEUED_JOBS * processes - under_way))
-            pool.add(more)
-            under_way += len(more)
+            while under_way < 2 * processes and (chunk := dict(islice(numbered, CHUNK_ITEMS))):
+                pool.add([TaskJob(list(chunk.values()), owner=chunk)])
+                under_way += 1
             if under_way == 0:
                 return
-            done = pool.receive()
-            under_way -= len(done)
-            yield from ((job.owner, result) for job, result in done)
+            for job, results in pool.receive():
+                under_way -= 1
+                if not isinstance(results, Crashed):
+                    yield from zip(job.owner, results, strict=True)
+                elif len(job.items) == 1:
+                    yield from ((position, results) for position in job.owner)
+                else:
+                    # Which of them it was is found out one by one.
+                    singles = [TaskJob([item], owner=[position]) for position, item in job.owner.items()]
+                    pool.add(singles, comes_first=True)
+                    under_way += len(singles)
 
 
 @dataclass(eq=False)
 class TaskJob:
-    """An item for some process."""
+    """Items for some process, which are one message."""
 
-    item: Any
+    items: list[Any]
     owner: Any
-    """Whoever asked for it, as the caller knows it."""
+    """Whoever asked for them, as the caller knows it."""
     cost: int = 1
     """In whatever unit: the next job goes to the process that has the least to do."""
     deaths: int = 0
@@ -138,15 +148,15 @@ class TaskPool:
         return unwanted
 
     def receive(self, *, wait: bool = True) -> list[tuple[TaskJob, Any]]:
-        """Jobs that were done, each with its result or `Crashed`. There may be none yet."""
+        """Jobs that were done, each with the list of its results or `Crashed`. There may be none yet."""
         done: list[tuple[TaskJob, Any]] = []
         for key, _ in self._selector.select(None if wait else 0):
             process: TaskProcess = key.data
-            for (result,) in process.receive():
+            for results in process.receive():
                 self._deaths_in_a_row = 0
                 job = process.jobs.popleft()
                 process.cost -= job.cost
-                done.append((job, result))
+                done.append((job, results))
             if process.is_closed:
                 done += self._replace(process)
         self._feed()
@@ -171,7 +181,7 @@ class TaskPool:
             process, job = min(free, key=lambda each: each.cost), self._waiting.popleft()
             process.jobs.append(job)
             process.cost += job.cost
-            told.setdefault(process, []).append([job.item])
+            told.setdefault(process, []).append(job.items)
             if len(process.jobs) == QUEUED_JOBS:
                 free.remove(process)
         for process, item_lists in told.items():

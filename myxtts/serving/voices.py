@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from myxtts.audio.reading import check_duration, inspect_clip
+from myxtts.audio.reading import inspect_clip
 from myxtts.errors import ClipError, VoiceError
 from myxtts.inference.voices import VOICE_SUFFIX, Voice, advise_another, load_voice, read_references, suggest_voice
 from myxtts.serving.request import UNKNOWN_VOICE, ApiError, ServerStartError
@@ -112,7 +112,7 @@ def clone_upload(synthesizer: Synthesizer, recording: bytes) -> Generator[Voice 
         try:
             with advise_another():
                 # A small file may hold hours of silence.
-                check_duration(inspect_clip(path), max_seconds=LONGEST_UPLOAD_SECONDS)
+                inspect_clip(path, most_seconds=LONGEST_UPLOAD_SECONDS)
             yield synthesizer.clone_samples(read_references([os.fspath(path)]))
         except (ClipError, VoiceError) as error:
             raise ApiError(str(error).replace(str(path), "The recording")) from error

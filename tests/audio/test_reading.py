@@ -81,12 +81,6 @@ def test_the_header_is_told_without_decoding(tmp_path: Path) -> None:
     assert inspect_clip(path) == info
 
 
-@pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE"])
-def test_every_depth_of_wav_is_scaled_to_one(tmp_path: Path, subtype: str) -> None:
-    samples = read_clip(write_tone(tmp_path / "tone.wav", subtype=subtype))
-    assert np.max(np.abs(samples)) == pytest.approx(0.5, abs=0.01)
-
-
 def test_channels_are_averaged(tmp_path: Path) -> None:
     channels = np.stack([np.full(100, 0.6), np.full(100, -0.2), np.full(100, 0.2)], axis=1)
     soundfile.write(tmp_path / "three.wav", channels, SAMPLE_RATE_HZ, subtype="FLOAT")

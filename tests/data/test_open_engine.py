@@ -36,13 +36,7 @@ OTHER_FORMATS = (
         ("lj", 2, True, NativeEngine, "in force: tf.data reads 2 batches at a time."),
         ("mixed", 2, True, ProcessEngine, f"not in force ({OTHER_FORMATS}"),
         ("lj", 2, False, ProcessEngine, "not in force (use_tf_native_loading is off): 2 reader processes."),
-        (
-            "lj",
-            0,
-            False,
-            LoadingEngine,
-            "not in force (use_tf_native_loading is off): clips are read in this process.",
-        ),
+        ("lj", 0, False, LoadingEngine, "(use_tf_native_loading is off): clips are read in this process."),
     ],
 )
 def test_the_engine_follows_from_settings_and_files_and_is_said(
@@ -84,11 +78,7 @@ def test_reading_ahead_is_said_where_something_reads_ahead(lj, caplog, settings,
     caplog.set_level(logging.INFO)
     with open_engine(DataConfig(**settings), [lj], AHEAD, batches=AHEAD):
         pass
-    lines = [
-        record.getMessage()
-        for record in caplog.records
-        if "ahead" in record.getMessage() or "Buffer" in record.getMessage()
-    ]
+    lines = [line for line in caplog.messages if "ahead" in line or "Buffer" in line]
     assert len(lines) == len(said)
     assert all(words in line for words, line in zip(said, lines, strict=True))
 

@@ -5,7 +5,7 @@ import textwrap
 import psutil
 import pytest
 
-from myxtts.data.task_processes import QUEUED_JOBS, Crashed, ProcessTask, run_task
+from myxtts.data.task_processes import CHUNK_ITEMS, Crashed, ProcessTask, run_task
 from myxtts.errors import MachineError, ReadingError, UserError
 
 TASKS = """
@@ -50,7 +50,7 @@ def no_process_is_left_behind():
 
 
 def test_every_item_is_done_once_and_elsewhere():
-    items = list(range(5 * QUEUED_JOBS + 7))
+    items = list(range(5 * CHUNK_ITEMS + 7))
     results = dict(run_task(ProcessTask("worker_tasks:make_double", {"offset": 1}), items, 2))
     assert {position: result[0] for position, result in results.items()} == {i: 2 * i + 1 for i in items}
     assert os.getpid() not in {result[1] for result in results.values()}
