@@ -144,9 +144,7 @@ def open_dual_source(setup: ProfileSetup, stack: ExitStack) -> PipedBatches:
     """The dual mode's stages and hand-offs, with a data thread that keeps to one core."""
     prepared: Handoff[Any] = Handoff("prepared", setup.config.data.prefetch_depth)
     thread = WorkerThread("prepare", open_preparation(setup, stack), Feed(iter(range(NEVER))), prepared)
-    source = PipedBatches(
-        setup.make_recipe(), prepared, unpack=lambda batch: batch, threads=[thread], close_source=lambda: None
-    )
+    source = PipedBatches(setup.make_recipe(), prepared, threads=[thread], close_source=lambda: None)
     return stack.enter_context(closing(source))
 
 

@@ -1,8 +1,8 @@
 """Codes of clips, made once: all of them in memory, and with a folder also in files that other runs find.
 
-In `codes/5f0c1a2b3c4d5e6f/`, a digest of what the codes depend on besides their clips, `key.json` says that in words, and a
-file such as `codes-128-9f86d081....npz` holds the codes of 128 clips. Files are kept as those of `index` are. A second of
-speech is 21.5 codes of two bytes: a thousand hours are 155 MB. Whether they are kept, and where, `pipeline/codes.py` decides."""
+In `codes/5f0c1a2b3c4d5e6f/`, a digest of what codes depend on besides their clips, `key.json` says that in words, and files such as
+`codes-128-9f86d081....npz`, kept as those of `index` are, hold those of so many clips. A thousand hours of speech are 155 MB. Whether
+codes are kept, and where, `pipeline/codes.py` decides."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ Codes = NDArray[np.int16]
 """Of one clip."""
 ClipIds = NDArray[np.uint64]
 """Two words per clip, in rows. The ids of some clips by number are `ids[numbers]`."""
-CodeKey = Mapping[str, str | int | bool]
-"""What codes depend on besides their clips. Codes of different keys are never mixed up."""
+CodeKey = Mapping[str, str]
+"""What codes depend on besides their clips, in words. Codes of different keys are never mixed up."""
 
 DTYPE = np.dtype("<i2")
 SAVE_EVERY_S = 60.0
@@ -49,10 +49,6 @@ _FILE_BYTES = 1 << 30
 _ENTRY_BYTES = 300
 """That Python needs to find the codes of a clip, beside them."""
 _TYPES = {"ids": np.dtype("<u8"), "lengths": np.dtype("<i4"), "codes": DTYPE}
-
-
-class CacheFolderError(MachineError):
-    """The folder of a cache cannot be made, read or written to."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +67,7 @@ def identify_files(
     """Ids that change when a file is replaced or renamed, and stay when the whole corpus moves.
 
     Two corpora may hold files of equal name, size and time (archives often set one time for all): with these ids each
-    corpus needs a folder of its own.
-
-    Args:
-        paths: relative to the corpus.
-    """
+    corpus needs a folder of its own."""
     stamps = np.stack([size_bytes, mtime_ns], axis=1).astype("<i8").tobytes()
     contents = (path + stamps[16 * row : 16 * row + 16] for row, path in enumerate(paths))
     blob = b"".join(hashlib.blake2b(content, digest_size=16, person=b"file").digest() for content in contents)
@@ -100,21 +92,18 @@ def find_key_folder(directory: Path, key: CodeKey) -> Path:
 
 
 def list_kept_codes(directory: Path) -> list[KeptCodes]:
-    """What a directory holds, by key."""
-    try:
-        folders = [entry for entry in sorted(directory.iterdir()) if (entry / _KEY_NAME).is_file()]
-    except FileNotFoundError:
-        return []
-    files = {folder: [_FILE_NAME.fullmatch(path.name) for path in folder.iterdir()] for folder in folders}
-    return [
-        KeptCodes(folder, _read_key(folder) or {}, sum(int(name[1]) for name in names if name))
-        for folder, names in files.items()
-    ]
+    kept: list[KeptCodes] = []
+    for folder in sorted(path.parent for path in directory.glob(f"*/{_KEY_NAME}")):
+        names = [_FILE_NAME.fullmatch(path.name) for path in folder.iterdir()]
+        kept.append(KeptCodes(folder, _read_key(folder) or {}, sum(int(name[1]) for name in names if name)))
+    return kept
 
 
 def read_free_disk_bytes(folder: Path) -> int:
     """Space a user may write below a folder, which need not exist yet, without what stays reserved."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return 0
     status = os.statvfs(existing)
     return max(0, status.f_bavail * status.f_frsize - DISK_RESERVE_BYTES)
 
@@ -220,7 +209,7 @@ def _open_folder(directory: Path, key: CodeKey) -> Path:
                 file.write(json.dumps(dict(key), indent=2, sort_keys=True).encode() + b"\n")
     except (OSError, WriteError) as error:
         reason = error.reason if isinstance(error, WriteError) else error.strerror
-        raise CacheFolderError(
+        raise MachineError(
             f"{folder}: the folder for codes cannot be used ({reason}). Give another directory, or run with --cache memory or "
             "--cache off."
         ) from error

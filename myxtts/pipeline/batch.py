@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import cache
@@ -24,7 +23,6 @@ from myxtts.data.sampler import Failure, Kind
 from myxtts.models.sizes import SEGMENT_SAMPLES
 from myxtts.pipeline.recipe import PreparationSettings, Target
 from myxtts.pipeline.threads import WorkFacts
-from myxtts.processes import read_private_bytes
 from myxtts.units import HOP_SAMPLES, SAMPLES_PER_CODE
 
 INFO = "info_U"
@@ -92,11 +90,6 @@ class BatchMemory(NamedTuple):
     host_bytes: int | None
     device_bytes: int | None
     """In TensorFlow's pool on the device that prepares."""
-
-
-def read_batch_memory(device_bytes: int | None) -> BatchMemory:
-    """The memory of this process, which prepares on a device that holds so much."""
-    return BatchMemory(os.getpid(), read_private_bytes(os.getpid()), device_bytes)
 
 
 @dataclass(frozen=True)

@@ -55,15 +55,14 @@ def place_batch(batch: Batch, device: str, began_s: float | None = None) -> Batc
     """
     began_s = time.perf_counter() if began_s is None else began_s
     with get_device_context(device):
-        tensors = {name: _place(array) for name, array in batch.tensors.items()}
+        # Out of a slot only by `tf.constant`, which copies. `tf.convert_to_tensor`, `tf.expand_dims`, `tf.squeeze`, dlpack,
+        # `numpy_function` and `from_generator` may go on showing the slot's memory, which the next batch overwrites.
+        tensors = {
+            name: tf.constant(array) if isinstance(array, np.ndarray) else tf.identity(array)
+            for name, array in batch.tensors.items()
+        }
     spans = batch.info.spans._replace(transfer=Span(began_s, time.perf_counter()))
     return Batch(tensors, replace(batch.info, spans=spans))
-
-
-def _place(array: Any) -> Any:
-    # Out of a slot only by `tf.constant`, which copies. `tf.convert_to_tensor`, `tf.expand_dims`, `tf.squeeze`, dlpack,
-    # `numpy_function` and `from_generator` may go on showing the slot's memory, which the next batch overwrites.
-    return tf.constant(array) if isinstance(array, np.ndarray) else tf.identity(array)
 
 
 PRODUCER_FOLDER = "producer"
@@ -233,13 +232,10 @@ def _open_dual(recipe: BatchRecipe, data: RunData) -> PipedBatches:
         return batch_factory.finish(batch_factory.make(number), on_host=not config.prefetch_to_gpu)
 
     thread = WorkerThread("prepare", make, Feed(iter(range(order.first_number, order.end_number))), prepared)
-    return PipedBatches(
-        recipe, prepared, unpack=lambda batch: batch, threads=[thread], close_source=batch_factory.close
-    )
+    return PipedBatches(recipe, prepared, threads=[thread], close_source=batch_factory.close)
 
 
 def _open_isolated(recipe: BatchRecipe, data: RunData, folder: Path) -> PipedBatches:
-    """Batches of a producer process."""
     order, buckets, limit_mib = recipe.make_order(data), recipe.list_buckets(data), recipe.plan.data.limit_mib
     folder.mkdir(parents=True, exist_ok=True)
     save_run_data(data, folder)
@@ -271,7 +267,7 @@ def _pipe_prepared(recipe: BatchRecipe, data: RunData, prepared: PreparedBatches
         notes.read(batch.info.notes)
         return batch
 
-    return PipedBatches(recipe, prepared, unpack=unpack, threads=[], close_source=prepared.close, others=prepared)
+    return PipedBatches(recipe, prepared, unpack=unpack, close_source=prepared.close)
 
 
 class NoteReader:
@@ -288,7 +284,6 @@ class NoteReader:
         self._known: set[tuple[Any, ...]] = set()
 
     def read(self, notes: Sequence[Sequence[Any]]) -> None:
-        """Logs and reports what is new."""
         for note in map(tuple, notes):
             if note in self._known:
                 continue
@@ -306,11 +301,10 @@ class PipedBatches:
     Args:
         recipe: of it the model device, the longest wait for the other slots to fill once the first batch is ready, and the limit
             of what a thread may take. The first batch has no limit but that.
-        prepared: where prepared batches come from.
+        prepared: where prepared batches come from: a thread of this process, or others.
+        close_source: called when all threads have ended.
         unpack: the batch in what comes from there.
         threads: those before it, not yet started.
-        close_source: called when all threads have ended.
-        others: the processes that prepare, where others than this one do.
     """
 
     def __init__(
@@ -318,13 +312,12 @@ class PipedBatches:
         recipe: BatchRecipe,
         prepared: Handoff[Any] | PreparedBatches,
         *,
-        unpack: Callable[[Any], Batch],
-        threads: Sequence[WorkerThread[Any, Any]],
         close_source: Callable[[], None],
-        others: PreparedBatches | None = None,
+        unpack: Callable[[Any], Batch] = lambda batch: batch,
+        threads: Sequence[WorkerThread[Any, Any]] = (),
     ):
         self._prepared = prepared
-        self._others = others
+        self._others = None if isinstance(prepared, Handoff) else prepared
         self._unpack = unpack
         self._close_source = close_source
         self._device = recipe.plan.model.device

@@ -27,7 +27,6 @@ from myxtts.config.data import CachePolicy
 from myxtts.data.code_cache import (
     DTYPE,
     MEMORY_SHARE,
-    CacheFolderError,
     ClipIds,
     CodeCache,
     CodeKey,
@@ -46,7 +45,7 @@ from myxtts.data.run_data import RunData
 from myxtts.data.sampler import IndexSampler, Kind
 from myxtts.devices.machine import ONEDNN, read_free_memory_bytes
 from myxtts.devices.runtime import Execution
-from myxtts.errors import ReadingError
+from myxtts.errors import MachineError, ReadingError
 from myxtts.models.dvae import DVAE
 from myxtts.models.weights import load_checkpoint_arrays
 from myxtts.models.xtts import build_dvae
@@ -62,19 +61,6 @@ WIDTH_STEP_CODES = 16
 width the last bits of a convolution change, and between two codes almost equally near a last bit decides."""
 
 _XLA = "TF_XLA_FLAGS"
-_CHOICES = {
-    "codec": "codec",
-    "mel_norms": "mel statistics",
-    "device_kind": "preparing device",
-    "is_deterministic": "--deterministic",
-    "intra_op_threads": "threads of an operation",
-    "onednn": ONEDNN,
-    "xla": _XLA,
-    "version": "MyXTTS",
-}
-"""What of a key a user decides about, by the name it has in the key."""
-_SHOWN_DIGITS = 12
-"""Of a digest."""
 
 
 class Decision(NamedTuple):
@@ -117,7 +103,7 @@ def decide_cache(
     what = f"The codes of {clips} clips take {size_bytes / 1e6:.3g} MB"
     if size_bytes > read_free_memory_bytes() * MEMORY_SHARE:
         return Decision("off", f"{what}, for which there is no memory.")
-    if _can_write(folder) and size_bytes <= read_free_disk_bytes(folder):
+    if size_bytes <= read_free_disk_bytes(folder):
         return Decision("disk", f"{what}, and are made once for this run and later ones.")
     return Decision("memory", f"{what}, and are made once for this run: there is no room for them on the disk.")
 
@@ -148,7 +134,6 @@ def choose_code_width(samples: int) -> int:
 
 
 def count_code_bytes(data: RunData) -> int:
-    """The room that the codes of all clips take."""
     samples = int(data.train.samples.sum()) + int(data.validation.samples.sum())
     return samples * DTYPE.itemsize // SAMPLES_PER_CODE
 
@@ -156,31 +141,18 @@ def count_code_bytes(data: RunData) -> int:
 def make_code_key(
     weights: Mapping[str, NDArray[Any]], mel_norms: NDArray[np.float32], device: str, execution: Execution
 ) -> CodeKey:
-    """All that makes two runs get the same codes from the same recording, to the last bit.
-
-    Args:
-        weights: the DVAE's.
-        device: logical name of the device that prepares.
-        execution: how its process runs operations.
-    """
+    """All that makes two runs get the same codes from the same recording, to the last bit, in words."""
     return {
-        "version": __version__,
-        "sample_rate_hz": SAMPLE_RATE_HZ,
-        "tail_codes": TAIL_CODES,
-        "width_step_codes": WIDTH_STEP_CODES,
-        "codec": digest_arrays(weights),
-        "mel_norms": digest_arrays({"mel_norms": mel_norms}),
-        "device_kind": "gpu" if device.startswith("/GPU") else "cpu",
-        "intra_op_threads": execution.intra_op,
-        "is_deterministic": execution.is_deterministic,
-        "onednn": os.environ.get(ONEDNN, ""),
-        "xla": os.environ.get(_XLA, ""),
+        "codec": digest_arrays(weights)[:16],
+        "mel statistics": digest_arrays({"mel_norms": mel_norms})[:16],
+        "preparing device": "gpu" if device.startswith("/GPU") else "cpu",
+        "--deterministic": "on" if execution.is_deterministic else "off",
+        "threads of an operation": str(execution.intra_op or "TensorFlow's choice"),
+        ONEDNN: os.environ.get(ONEDNN) or "not set",
+        _XLA: os.environ.get(_XLA) or "not set",
+        "MyXTTS": __version__,
+        "encoding": f"{SAMPLE_RATE_HZ} Hz, {TAIL_CODES} codes of silence, widths in steps of {WIDTH_STEP_CODES}",
     }
-
-
-def describe_key(key: CodeKey) -> dict[str, str]:
-    """What a user decides about of a key, by name."""
-    return {name: _describe(field, key[field]) for field, name in _CHOICES.items()}
 
 
 def explain_unused_codes(folder: Path, key: CodeKey) -> str | None:
@@ -188,46 +160,25 @@ def explain_unused_codes(folder: Path, key: CodeKey) -> str | None:
     kept = [each for each in list_kept_codes(folder) if each.clips]
     if not kept or find_key_folder(folder, key) in [each.folder for each in kept]:
         return None
-    differences = {each.folder: list_differences(each.key, key) for each in kept}
-    nearest = min(kept, key=lambda each: len(differences[each.folder]))
-    return f"The {nearest.clips} codes in {nearest.folder} cannot be used: {', '.join(differences[nearest.folder])}."
+    nearest = min(kept, key=lambda each: len(list_differences(each.key, key)))
+    return f"The {nearest.clips} codes in {nearest.folder} cannot be used: {', '.join(list_differences(nearest.key, key))}."
 
 
 def list_differences(before: CodeKey, now: CodeKey) -> list[str]:
     """What two keys have not alike, in words."""
-    return [
-        f"{_CHOICES.get(field, field)} was {_describe(field, before.get(field))}, now {_describe(field, now.get(field))}"
-        for field in (*_CHOICES, *sorted((before.keys() | now.keys()) - _CHOICES.keys()))
-        if before.get(field) != now.get(field)
-    ]
-
-
-def _describe(field: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if field == "intra_op_threads" and value == 0:
-        return "TensorFlow's choice"
-    digits = _SHOWN_DIGITS if field in ("codec", "mel_norms") else None
-    return "not set" if value in ("", None) else str(value)[:digits]
-
-
-def _can_write(folder: Path) -> bool:
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    return os.access(existing, os.W_OK | os.X_OK)
+    names = dict.fromkeys([*now, *before])
+    pairs = {name: (before.get(name, "not set"), now.get(name, "not set")) for name in names}
+    return [f"{name} was {old}, now {new}" for name, (old, new) in pairs.items() if old != new]
 
 
 Codes = NDArray[np.integer[Any]]
 """Of one clip, as many as it has."""
-Clips = NDArray[np.intp]
-
 CACHED_ROWS = 4
 """Rows encoded together where most codes come from a cache: few go to waste."""
 LOADS_AHEAD = 16
 
 
 class LoadedCodec(NamedTuple):
-    """A frozen DVAE."""
-
     dvae: DVAE
     weights: dict[str, NDArray[Any]]
     """By their names in a checkpoint."""
@@ -268,12 +219,7 @@ class ShapedFunction:
 
 
 class CodeMaker:
-    """Makes codes, and keeps those of clips that stay as they are.
-
-    Args:
-        dvae: built and loaded on the device of the scope in which this is used.
-        mel_norms: the codec's.
-    """
+    """Makes codes, and keeps those of clips that stay as they are."""
 
     def __init__(self, dvae: DVAE, mel_norms: NDArray[np.float32]):
         assert dvae.size.codes <= np.iinfo(DTYPE).max, dvae.size.codes
@@ -320,7 +266,6 @@ class CodeMaker:
             self._encode(tf.zeros((width * FRAMES_PER_CODE, len(self._mel_norms))))
 
     def count_traces(self) -> int:
-        """How often something was traced."""
         return self._compute_mel.traces + self._encode.traces
 
     def _trace_mel(self, wav_BS: Any, lengths_B: Any) -> Any:
@@ -345,7 +290,6 @@ class FilledCodes:
 
     @property
     def clips(self) -> int:
-        """All that were tried or known."""
         return self.known + self.made + len(self.failed)
 
 
@@ -354,7 +298,7 @@ class _Group(NamedTuple):
 
     corpus: Corpus
     ids: ClipIds
-    clips: Clips
+    clips: NDArray[np.intp]
     rows: int
     """Always as many in a bucket, so that it is one shape."""
     samples: int
@@ -367,15 +311,8 @@ def fill_codes(
 
     What is kept stays, however this ends: called again, it goes on where it was.
 
-    Args:
-        data: the clips of the run, training and validation.
-        config: how clips are read.
-        maker: with its cache, on disk.
-        progress: called with "codes", how many clips are done, and how many there are.
-
-    Raises:
-        CacheFolderError: codes cannot be written any more.
-        ReadingError: so many clips cannot be read that the disk may be gone.
+    Raises `MachineError` where codes cannot be written any more, and `ReadingError` where so many clips cannot be read that
+    the disk may be gone.
     """
     assert maker.cache is not None
     filled = FilledCodes()
@@ -405,7 +342,7 @@ def fill_codes(
     return filled
 
 
-def _group_clips(corpus: Corpus, ids: ClipIds, sampler: IndexSampler, clips: Clips) -> Iterator[_Group]:
+def _group_clips(corpus: Corpus, ids: ClipIds, sampler: IndexSampler, clips: NDArray[np.intp]) -> Iterator[_Group]:
     """Clips by bucket, so many as a run with a cache encodes together."""
     numbers = sampler.plan.bucket_of_clip[clips]
     for number in np.unique(numbers).tolist():
@@ -454,9 +391,9 @@ def require_readable(filled: FilledCodes) -> None:
 
 
 def require_kept(cache: CodeCache) -> None:
-    """Raises `CacheFolderError` where codes are no longer written."""
+    """Raises `MachineError` where codes are no longer written."""
     if cache.write_problem is not None:
-        raise CacheFolderError(
+        raise MachineError(
             "Codes can no longer be written; the warning above says where and why. Make room there and start again: those that "
             "were written are not made again."
         )

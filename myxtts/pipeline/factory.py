@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import socket
 import time
 from collections import deque
@@ -24,16 +25,17 @@ from myxtts.data.code_cache import ClipIds, CodeCache
 from myxtts.data.drops import DropReport
 from myxtts.data.host_batches import HostBatch, HostSource
 from myxtts.data.run_data import RunData, load_run_data
-from myxtts.data.sampler import Kind, Place, choose_prompt_slices
+from myxtts.data.sampler import Kind, choose_prompt_slices
 from myxtts.devices.plan import Process
 from myxtts.devices.runtime import Execution, apply_execution, apply_plan, read_execution, read_pool_bytes
 from myxtts.errors import CorpusError, WorkFailedError
-from myxtts.pipeline.batch import MOST_NOTE_BYTES, Batch, BatchFacts, BatchInfo, BatchSpans, Span, read_batch_memory
+from myxtts.pipeline.batch import MOST_NOTE_BYTES, Batch, BatchFacts, BatchInfo, BatchMemory, BatchSpans, Span
 from myxtts.pipeline.codes import choose_code_width, identify_clips, load_codec, make_code_key, open_cache
 from myxtts.pipeline.prepare import Preparer, count_totals, measure_spans
 from myxtts.pipeline.producer import ProducerTask, Report
 from myxtts.pipeline.recipe import RECIPE_NAME, BatchRecipe, read_recipe
 from myxtts.pipeline.ring import Arrays
+from myxtts.processes import read_private_bytes
 from myxtts.utils.commons import get_device_context, setup_logging
 
 _LONGEST_LINE = 2000
@@ -45,15 +47,21 @@ class BatchFactory:
     """Makes batches on the data device of a recipe's plan. For one thread at a time.
 
     Args:
-        data: the clips and their order.
-        recipe: what batches are made of.
         report: is told what is being done.
+        notes: what a process that prepares for another one has to say goes with its batches.
     """
 
-    def __init__(self, data: RunData, recipe: BatchRecipe, report: Report = lambda doing: None):
+    def __init__(
+        self,
+        data: RunData,
+        recipe: BatchRecipe,
+        report: Report = lambda doing: None,
+        notes: NoteTaker | None = None,
+    ):
         self._data = data
         self._recipe = recipe
         self._report = report
+        self._notes = notes
         self._corpora = {Kind.TRAIN: data.train, Kind.VALIDATION: data.validation}
         self._device = recipe.plan.data.device
         self._counts = (0, 0, 0)
@@ -84,7 +92,8 @@ class BatchFactory:
                 self.preparer.use_cache(self._cache)
             if self._recipe.config.data.pad_to_fixed_length:
                 shapes = [(bucket.rows, bucket.samples) for bucket in self._recipe.list_buckets(self._data)]
-                self.preparer.warm_up(shapes, self._list_code_widths())
+                lengths = np.unique(np.concatenate([corpus.samples for corpus in self._corpora.values()]))
+                self.preparer.warm_up(shapes, sorted(set(map(choose_code_width, lengths.tolist()))))
         self._counts = (0, 0, self.preparer.count_traces())
 
     def make(self, number: int, upcoming: Sequence[int] | None = None) -> Batch:
@@ -105,12 +114,23 @@ class BatchFactory:
         before, self._counts = self._counts, (hits, misses, self.preparer.count_traces())
         hits, misses, traces = (now - then for now, then in zip(self._counts, before, strict=True))
         info = BatchInfo(
-            facts=_describe(number, place, host),
+            facts=BatchFacts(
+                number=number,
+                kind=place.kind,
+                updates=place.updates,
+                micro_batch=place.position.micro_batch,
+                micro_batches=host.micro_batches,
+                epoch=host.epoch,
+                bucket_number=host.bucket_number,
+                clips=int(np.count_nonzero(host.weights_B)),
+                samples=int(host.wav_lengths_B.sum()),
+                padded_samples=host.wav_BS.size,
+            ),
             clip_numbers=tuple(host.clips_B.tolist()),
             replaced=host.replaced,
             totals=tuple(tensors["totals_2"].tolist()),
             spans=BatchSpans(Span(started, read), Span(read, prepared)),
-            memory=read_batch_memory(read_pool_bytes(self._device)),
+            memory=BatchMemory(os.getpid(), read_private_bytes(os.getpid()), read_pool_bytes(self._device)),
             cache_hits=hits,
             cache_misses=misses,
             traces=traces,
@@ -133,9 +153,14 @@ class BatchFactory:
         prepare = spans.prepare._replace(ended_s=time.perf_counter())
         return Batch(tensors, replace(batch.info, spans=spans._replace(prepare=prepare)))
 
-    def replace_batch(self, number: int, detail: str) -> list[str]:
-        """Uses the clips of a batch no more there, and returns their names."""
-        return self._host.replace_batch(number, detail)
+    def prepare(self, position: int, upcoming: Sequence[int] | None = None) -> Arrays:
+        """The batch with a number of the stream as the arrays of a slot."""
+        batch = self.finish(self.make(position, upcoming), on_host=True)
+        notes = () if self._notes is None else self._notes.take()
+        return replace(batch, info=replace(batch.info, notes=notes)).pack()
+
+    def replace_batch(self, position: int) -> list[str]:
+        return self._host.replace_batch(position, "the producer died twice at its batch")
 
     def close(self) -> None:
         """Ends reading; no process, thread or memory of it is left."""
@@ -154,10 +179,6 @@ class BatchFactory:
         spans = measure_spans(corpus.samples[clips].astype(np.int32), slices, settings.prompt_samples, draws)
         return count_totals(settings, corpus, clips, spans)
 
-    def _list_code_widths(self) -> list[int]:
-        lengths: NDArray[Any] = np.concatenate([corpus.samples for corpus in self._corpora.values()])
-        return sorted({choose_code_width(samples) for samples in np.unique(lengths).tolist()})
-
     @contextmanager
     def _naming_part(self, part: str, number: int) -> Iterator[None]:
         """Whatever fails within carries the name of this part of the work."""
@@ -168,42 +189,6 @@ class BatchFactory:
             raise WorkFailedError(
                 f"Stage {part!r} failed at batch {number}: {type(error).__name__}: {error}"
             ) from error
-
-
-def _describe(number: int, place: Place, host: HostBatch) -> BatchFacts:
-    return BatchFacts(
-        number=number,
-        kind=place.kind,
-        updates=place.updates,
-        micro_batch=place.position.micro_batch,
-        micro_batches=host.micro_batches,
-        epoch=host.epoch,
-        bucket_number=host.bucket_number,
-        clips=int(np.count_nonzero(host.weights_B)),
-        samples=int(host.wav_lengths_B.sum()),
-        padded_samples=host.wav_BS.size,
-    )
-
-
-class PreparationTask:
-    """What a producer process does: a factory as a `ProducerTask`, with what it has to say."""
-
-    def __init__(self, factory: BatchFactory, notes: NoteTaker):
-        self._factory = factory
-        self._notes = notes
-
-    def warm_up(self) -> None:
-        self._factory.warm_up()
-
-    def prepare(self, position: int, upcoming: Sequence[int] | None = None) -> Arrays:
-        batch = self._factory.finish(self._factory.make(position, upcoming), on_host=True)
-        return replace(batch, info=replace(batch.info, notes=self._notes.take())).pack()
-
-    def replace_batch(self, position: int) -> list[str]:
-        return self._factory.replace_batch(position, "the producer died twice at its batch")
-
-    def close(self) -> None:
-        self._factory.close()
 
 
 def make_task(settings: Mapping[str, Any], report: Report) -> ProducerTask:
@@ -226,13 +211,8 @@ def open_task(
     execution: Execution,
     process: Process = Process.TRAINER,
     report: Report = lambda doing: None,
-) -> PreparationTask:
-    """The task of a process that prepares; from here on it sees only its part of the recipe's plan.
-
-    Args:
-        folder: holds the run's data.
-        execution: how operations are run.
-    """
+) -> BatchFactory:
+    """The task of a process that prepares; from here on it sees only its part of the recipe's plan."""
     setup_logging()
     apply_execution(execution)
     data = load_run_data(folder)
@@ -247,15 +227,11 @@ def open_task(
     notes = NoteTaker(data.report)
     logging.getLogger("myxtts").addHandler(notes)
     apply_plan(recipe.plan, process)
-    return PreparationTask(BatchFactory(data, recipe, report), notes)
+    return BatchFactory(data, recipe, report, notes)
 
 
 class NoteTaker(logging.Handler):
-    """Collects what this process's code logs, and what is added to a drop report. `batches.NoteReader` reads it.
-
-    Args:
-        report: of clips that fail.
-    """
+    """Collects what this process's code logs, and what is added to a drop report. `batches.NoteReader` reads it."""
 
     def __init__(self, report: DropReport):
         super().__init__(logging.INFO)

@@ -126,8 +126,6 @@ def choose_segments(kind: Kind, codes_B: Lengths, *, seed: int, epoch: int, clip
 
 
 class RowGroup(NamedTuple):
-    """Some rows of a batch."""
-
     rows: tuple[int, ...]
     padded: NDArray[np.intp]
     """The same, its last one repeated up to the size of the group."""
@@ -163,7 +161,6 @@ class Preparer:
     """Prepares batches on the device of the caller's scope, where the DVAE's variables are too.
 
     Args:
-        settings: what batches are to hold.
         seed: of the augmentation's draws.
         dvae: makes the codes; None to train it.
     """
@@ -293,7 +290,6 @@ class Preparer:
         }
 
     def _compute_mel(self, rows: _Rows, group: RowGroup) -> Any:
-        """The mel that the trained model reads."""
         if self._codes is None:
             return self._compute_codec_mel(*self._load(rows, group))
         wav_BS, _ = self._load(rows, group, of_prompts=True)
@@ -325,7 +321,6 @@ class Preparer:
         return min(rows, self.settings.rows_at_a_time or rows)
 
     def _choose_encoded(self, rows: int) -> int:
-        """Rows of a group that is encoded."""
         is_cached = self._codes is not None and self._codes.cache is not None
         return min(self._choose_group(rows), CACHED_ROWS) if is_cached else self._choose_group(rows)
 

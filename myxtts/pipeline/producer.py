@@ -1,12 +1,9 @@
 """The producer process, `python -m myxtts.pipeline.producer`: orders come in, batches are prepared, packed and committed.
 
-It keeps nothing that would be missed: it may be killed at any moment, and the next producer goes on with the first batch
-whose commit did not arrive. `producer_client` is the trainer's side of it.
-
-Orders and events are small JSON objects. Orders: `begin` (load a task), `grant` (prepare a batch and put it into its slot),
-`replace` (use the clips of a batch no more there; ordered again, its new clips too). Events: `doing`
-(what it has begun with, which proves that it is not hanging, and says where it was when it dies), `ready` (loaded and warm),
-`committed` (the slot of a batch is written), `replaced`, and `exit`, the last one.
+It may be killed at any moment: the next producer goes on with the first batch whose commit did not arrive. `producer_client` is the
+trainer's side. Orders are `begin` (load a task), `grant` (prepare a batch and put it into its slot) and `replace` (use the clips of a
+batch no more there; ordered again, its new clips too). Events are `doing` (what it has begun with, which proves that it is not
+hanging), `ready` (loaded and warm), `committed` (the slot of a batch is written), `replaced`, and `exit`, the last one.
 """
 
 from __future__ import annotations
@@ -96,7 +93,8 @@ class Producer:
             while True:
                 self._obey(task, ring, self._connection.receive())
         except BaseException as error:  # noqa: BLE001  the border of the process: whatever it was, the trainer is told
-            return self._send_exit_message(error, self._doing, self._position)
+            place = self._doing, self._position
+            return send_exit_message(self._connection, error, *place, is_limited=self._is_limited)
 
     def _begin(self, order: Message) -> ProducerTask:
         self._begin_doing("import")
@@ -123,12 +121,10 @@ class Producer:
         match order:
             case {"order": "grant", "position": position}:
                 self._prepare(task, ring, position)
-            case {"order": "replace", "position": position, "is_told": is_told}:
+            case {"order": "replace", "position": position}:
                 names = task.replace_batch(position)
                 cut = [name[: LONGEST_TEXT // len(names)] for name in names]
-                # To a trainer that has heard it of a producer before this one it is no news.
-                if not is_told:
-                    self._connection.send({"event": "replaced", "position": position, "names": cut})
+                self._connection.send({"event": "replaced", "position": position, "names": cut})
             case _:
                 raise AssertionError(f"unknown order {order}")
 
@@ -148,14 +144,11 @@ class Producer:
             times = {"waited_s": waited_s, "made_at": time.perf_counter()}
             self._connection.send({"event": "committed", "position": position, "layout": layout, **times})
         except BaseException as error:  # noqa: BLE001  the border of the process, in its other thread
-            os._exit(self._send_exit_message(error, "pack", position))
+            os._exit(send_exit_message(self._connection, error, "pack", position, is_limited=self._is_limited))
 
     def _begin_doing(self, doing: str, position: int | None = None) -> None:
         self._doing, self._position = doing, position
         self._connection.send({"event": "doing", "doing": doing, "position": position})
-
-    def _send_exit_message(self, error: BaseException, doing: str, position: int | None) -> int:
-        return send_exit_message(self._connection, error, doing, position, is_limited=self._is_limited)
 
 
 def send_exit_message(
@@ -197,7 +190,6 @@ def is_out_of_memory(error: BaseException | None, *, is_limited: bool) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Works for the trainer at the other end of these descriptors; returns the exit code."""
     end, (ring,) = enter_child(arguments)
     return Producer(ChildConnection(end, blocking=True), ring).run()
 

@@ -157,11 +157,9 @@ class ProducerProcess(PreparedBatches):
         settings: JSON values. `preparation_batch`, where present, is how many rows are prepared at a time; it is halved when the
             process runs out of memory.
         slot_bytes: the largest batch.
-        first_position: where to begin; batches come in the order of positions.
         end_position: the first position that is not wanted; None for a stream without end.
         memory_limit_bytes: what the task may take beyond its imports, enforced by the operating system after warm-up.
             None where the device enforces its own limit.
-        environment: the process's environment variables; by default those of this one.
     """
 
     def __init__(
@@ -182,7 +180,8 @@ class ProducerProcess(PreparedBatches):
         self._time_limits = time_limits or TimeLimits()
         self._environment = environment
         self._slots = SlotTable(SLOTS, first_position, end_position)
-        self._replaced_told = 0
+        self._told: set[tuple[int, str]] = set()
+        """What producers before this one have said of replaced batches."""
         self._process: ProducerHandle | None = None
         self._is_closed = False
         self._ring = Ring.create(SLOTS, slot_bytes)
@@ -194,11 +193,10 @@ class ProducerProcess(PreparedBatches):
             raise
 
     def release(self) -> None:
-        """Frees the slot of the batch taken first: its views will show another batch."""
         with self._lock:
             granted = self._slots.release()
             if self._process is not None:
-                self._process.give(map(_order_batch, granted))
+                self._process.order_batches(granted)
 
     def close(self) -> None:
         """Ends the process, waits for it, and gives its memory back."""
@@ -216,7 +214,6 @@ class ProducerProcess(PreparedBatches):
 
     @property
     def pid(self) -> int | None:
-        """The present process, if there is one."""
         process = self._process
         return None if process is None else process.pid
 
@@ -248,11 +245,12 @@ class ProducerProcess(PreparedBatches):
                 self._slots.commit(position, [ArraySpec(name, dtype, tuple(shape)) for name, dtype, shape in layout])
                 self._meter.note_ready(at, waited_s)
             case {"event": "replaced", "position": position, "names": names}:
-                self._replaced_told += 1
-                told = ", ".join(names)
-                self._record("replaced", position, told)
-                what = "Batch %d killed two producers: its %d clips are replaced: %s."
-                _log.warning(what, position, len(names), told)
+                told = position, ", ".join(names)
+                if told not in self._told:
+                    self._told.add(told)
+                    self._record("replaced", *told)
+                    what = "Batch %d killed two producers: its %d clips are replaced: %s."
+                    _log.warning(what, position, len(names), told[1])
             case {"event": "ready"}:
                 self._record("ready", None, "loaded and warm")
 
@@ -274,26 +272,16 @@ class ProducerProcess(PreparedBatches):
             "slot_bytes": self._ring.slot_bytes,
             "memory_limit_bytes": self._memory_limit_bytes,
         }
-        replaced: list[Message] = [
-            {"order": "replace", "position": position, "is_told": number < self._replaced_told}
-            for number, position in enumerate(self._replaced)
-        ]
+        replaced: list[Message] = [{"order": "replace", "position": position} for position in self._replaced]
         child = ChildProcess(producer.__name__, descriptors=[self._ring.fileno()], environment=self._environment)
         self._process = ProducerHandle(child, self._time_limits, is_limited=self._memory_limit_bytes is not None)
-        self._process.give([begin, *replaced, *map(_order_batch, self._slots.list_granted())])
+        self._process.give(begin, *replaced)
+        self._process.order_batches(self._slots.list_granted())
         self._record("started", self._slots.next_position, f"process {child.pid}")
 
 
-def _order_batch(position: int) -> Message:
-    return {"order": "grant", "position": position}
-
-
 class ProducerHandle:
-    """A running producer process.
-
-    Args:
-        is_limited: whether its first order sets a memory limit that the operating system enforces.
-    """
+    """A running producer process."""
 
     def __init__(self, child: ChildProcess, limits: TimeLimits, *, is_limited: bool):
         self._child, self._limits, self._is_limited = child, limits, is_limited
@@ -313,11 +301,14 @@ class ProducerHandle:
     def pid(self) -> int:
         return self._child.pid
 
-    def give(self, orders: Iterable[Message]) -> None:
+    def give(self, *orders: Message) -> None:
         """Sends orders. A producer that is gone is noticed in `receive`."""
         with suppress(PeerGone):
             for order in orders:
                 self._connection.send(order)
+
+    def order_batches(self, positions: Iterable[int]) -> None:
+        self.give(*({"order": "grant", "position": position} for position in positions))
 
     def receive(self) -> Message | ProducerExit | None:
         """What the producer said next, its exit, or None when it has said nothing.
@@ -352,7 +343,6 @@ class ProducerHandle:
         return self._reap((ExitCause.HANG, f"said nothing for {stall.limit_s:g} s"))
 
     def close(self) -> None:
-        """Ends the process and waits for it."""
         self._child.close(_STOP_S)
 
     def _is_news(self, event: Message) -> bool:
@@ -421,12 +411,10 @@ class ProducerExit:
     position: int | None
     """The batch it was working on, if any."""
     memory: ProcessMemory | None
-    """Its last reading."""
     report: str
     """The end of what it wrote to its standard error."""
 
     def __str__(self) -> str:
-        """Cause, place and memory in one line."""
         where = _describe_place(self.doing, self.position)
         memory = "memory unknown" if self.memory is None else str(self.memory)
         detail = "" if self.detail == self.cause else f" ({self.detail})"
@@ -438,18 +426,11 @@ class ProducerExit:
 
 
 def _describe_place(doing: str, position: int | None) -> str:
-    """Where a producer was, in words."""
     return f"in stage {doing!r}" + ("" if position is None else f" of batch {position}")
 
 
 def classify_exit(exit_code: int, *, is_limited: bool, oom_kills: int) -> tuple[ExitCause, str]:
-    """Cause and detail of an exit that nobody announced.
-
-    Args:
-        exit_code: as the operating system gives it, negative for a signal.
-        is_limited: whether the operating system limited the producer's memory.
-        oom_kills: how many processes the kernel killed for want of memory while the producer ran.
-    """
+    """Cause and detail of an exit that nobody announced; `oom_kills` are those of the kernel while the producer ran."""
     if exit_code == OUT_OF_MEMORY_EXIT_CODE:
         return ExitCause.OUT_OF_MEMORY, ExitCause.OUT_OF_MEMORY
     if exit_code >= 0:
@@ -465,14 +446,11 @@ def classify_exit(exit_code: int, *, is_limited: bool, oom_kills: int) -> tuple[
 
 
 class Recovery:
-    """Remembers exits and decides about each.
-
-    Args:
-        preparation_batch: rows prepared at a time, or None when the task does not say.
-    """
+    """Remembers exits and decides about each."""
 
     def __init__(self, preparation_batch: int | None):
         self.preparation_batch = preparation_batch
+        """Rows prepared at a time, or None when the task does not say."""
         self._restarts = self._replaced = 0
         self._suspect: int | None = None
         """The batch at which a producer has died; a second one there has it replaced."""

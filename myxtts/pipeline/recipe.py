@@ -22,14 +22,13 @@ from myxtts.data.code_cache import ClipIds
 from myxtts.data.run_data import RunData, save_run_data
 from myxtts.data.sampler import WHOLE, Failure, Kind, RowShare, RunOrder
 from myxtts.devices.plan import DevicePlan
-from myxtts.files import open_scratch_folder, read_bytes, read_json
+from myxtts.files import open_scratch_folder, read_json
 from myxtts.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 
 MOST_PARTS = 9999
 RECIPE_NAME = "recipe.json"
 """Beside the run's data, for who prepares elsewhere."""
 _CODEC_FOLDER, _MEL_STATISTICS = "codec", "mel_stats"
-_MOST_KIT_BYTES = 1 << 40
 _MOST_BYTES = 1 << 30
 """It names every clip that failed so far."""
 
@@ -73,11 +72,7 @@ class PreparationSettings:
 
 
 def choose_preparation(config: XTTSConfig, target: Target, mel_norms: Sequence[float]) -> PreparationSettings:
-    """The settings that a configuration stands for.
-
-    Args:
-        mel_norms: the codec's.
-    """
+    """The settings that a configuration stands for."""
     return PreparationSettings(
         target=target,
         mel_norms=tuple(map(float, mel_norms)),
@@ -94,7 +89,6 @@ def reads_prompts(data: DataConfig, target: Target) -> bool:
 
 
 def choose_augmentation(data: DataConfig) -> AugmentSettings | None:
-    """The augmentation that a configuration asks for; None when it asks for none."""
     augment = AugmentSettings(
         gain_db=data.augment_gain_db,
         noise_db=data.augment_noise_db,
@@ -114,9 +108,7 @@ class BatchRecipe:
     """Of all who take part; applied already in the process that takes the batches."""
     preparation: PreparationSettings
     validation_interval: int
-    """Updates between two rounds."""
     first_step: int
-    """Updates done before."""
     end_step: int
     codec_folder: Path | None
     """A model directory with the DVAE; None to train it."""
@@ -125,7 +117,6 @@ class BatchRecipe:
     is_validated: bool = True
     """Whether the round due after `first_step` updates, if one is, was finished before."""
     failures: tuple[Failure, ...] = ()
-    """Of training clips in the run so far."""
     share: RowShare = WHOLE
     """The rows of every batch that are made."""
 
@@ -134,11 +125,9 @@ class BatchRecipe:
         return reads_prompts(self.config.data, self.preparation.target)
 
     def list_buckets(self, data: RunData) -> tuple[Bucket, ...]:
-        """The shapes of batches."""
         return self.share.shrink_all(data.sampler.plan.buckets)
 
     def make_order(self, data: RunData) -> RunOrder:
-        """The order of the stream."""
         return RunOrder(
             data.sampler,
             data.validation_batches,
@@ -149,13 +138,11 @@ class BatchRecipe:
         )
 
     def write(self, path: Path) -> None:
-        """Writes it to a file that `read_recipe` reads."""
         # Not pydantic's own JSON: the name of a folder may hold half characters, which that refuses.
         path.write_text(json.dumps(TypeAdapter(BatchRecipe).dump_python(self, mode="json")), encoding="utf-8")
 
 
 def read_recipe(path: Path) -> BatchRecipe:
-    """The recipe that was written to a file."""
     return TypeAdapter(BatchRecipe).validate_python(read_json(path, dict, most_bytes=_MOST_BYTES))
 
 
@@ -191,12 +178,7 @@ def pack_kit(recipe: BatchRecipe, data: RunData, execution: Any, task: str) -> K
             dvae = {name: read_array(tensor) for name, tensor in whole.dvae.items()}
             write_model_directory(folder / _CODEC_FOLDER, config=whole.config, model=norms, dvae=dvae)
         paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-        contents = (np.frombuffer(read_bytes(path, _MOST_KIT_BYTES), np.uint8) for path in paths)
-        return Kit(
-            {str(path.relative_to(folder)): content for path, content in zip(paths, contents, strict=True)},
-            execution,
-            task,
-        )
+        return Kit({str(path.relative_to(folder)): np.fromfile(path, np.uint8) for path in paths}, execution, task)
 
 
 @dataclass(frozen=True)

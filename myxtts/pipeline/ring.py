@@ -30,14 +30,6 @@ _MOST_OF_FREE = 0.8
 """Of the free memory. The rest is for what the run has yet to allocate."""
 
 
-class RingMemoryError(MachineError):
-    """The shared memory of a ring cannot be had."""
-
-
-class SlotTooSmallError(UserError):
-    """A batch does not fit into a slot."""
-
-
 class ArraySpec(NamedTuple):
     """Name, type and shape of one array; in JSON a list."""
 
@@ -76,14 +68,14 @@ class Ring:
                 prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0),
             )
         except (OSError, ValueError) as error:
-            raise RingMemoryError(
+            raise MachineError(
                 f"{slots} slots of {format_bytes(slot_bytes)} cannot be mapped into this process: {error}"
             ) from error
         self._bytes: NDArray[np.uint8] | None = np.frombuffer(memory, np.uint8)
 
     @classmethod
     def create(cls, slots: int, slot_bytes: int) -> Ring:
-        """A new ring, for reading. Raises `RingMemoryError` where the host has no room for it."""
+        """A new ring, for reading. Raises `MachineError` where the host has no room for it."""
         assert slots >= 1, slots
         assert slot_bytes >= 1, slot_bytes
         slot_bytes = -(-slot_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -103,12 +95,12 @@ class Ring:
         return self._descriptor
 
     def pack(self, position: int, arrays: Arrays) -> Layout:
-        """Copies the arrays of the batch at a position into its slot. Raises `SlotTooSmallError` with their sizes when they do not fit."""
+        """Copies the arrays of the batch at a position into its slot. Raises `UserError` with their sizes when they do not fit."""
         layout = [ArraySpec(name, array.dtype.name, array.shape) for name, array in arrays.items()]
         size_bytes = sum(_align(spec.size_bytes) for spec in layout)
         if size_bytes > self.slot_bytes:
             by_size = sorted(layout, key=lambda spec: -spec.size_bytes)
-            raise SlotTooSmallError(
+            raise UserError(
                 f"A batch must fit into a slot of {format_bytes(self.slot_bytes)}, but needs {format_bytes(size_bytes)}: "
                 f"{', '.join(map(str, by_size))}. Lower --batch-size, or drop the longest clips."
             )
@@ -145,7 +137,7 @@ def reserve_shared_memory(size_bytes: int) -> int:
     free_bytes = read_free_memory_bytes()
     # Checked beforehand: the kernel does not refuse a reservation that is too large, it kills processes to fulfil it.
     if size_bytes > free_bytes * _MOST_OF_FREE:
-        raise RingMemoryError(
+        raise MachineError(
             f"{format_bytes(size_bytes)} of shared host memory are needed, but only {format_bytes(free_bytes)} are free, of "
             f"which at most {_MOST_OF_FREE:.0%} are taken. Lower --batch-size, or free memory."
         )
@@ -157,7 +149,7 @@ def reserve_shared_memory(size_bytes: int) -> int:
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     except OSError as error:
         os.close(descriptor)
-        raise RingMemoryError(
+        raise MachineError(
             f"{format_bytes(size_bytes)} of shared host memory cannot be reserved: {os.strerror(error.errno or 0)}. "
             "Lower --batch-size, or raise the limits of this process (`ulimit -a`, or those of its container)."
         ) from error
@@ -190,7 +182,6 @@ class SlotTable:
         return [position for position in range(self.next_position, self._grant_end) if position not in self._committed]
 
     def commit(self, position: int, layout: Layout) -> None:
-        """Notes that the slot of a position is written."""
         assert position in self.list_granted(), f"batch {position} was not granted"
         self._committed[position] = layout
 
@@ -210,11 +201,9 @@ class SlotTable:
         return list(range(before, self._grant_end))
 
     def has_work_left(self) -> bool:
-        """Whether there is anything a producer still has to make."""
         return bool(self.list_granted()) or self._grant_end < self._end
 
     def is_at_end(self) -> bool:
-        """Whether everything was taken."""
         return self.next_position >= self._end
 
     @property

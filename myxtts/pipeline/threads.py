@@ -107,7 +107,6 @@ class WaitMeter:
                 self._since["empty"] = self._clock()
 
     def read(self) -> HandoffFacts:
-        """What was measured so far."""
         with self._lock:
             now = self._clock()
             giver_s, taker_s, empty_s = (self._measure(what, now) for what in self._total_s)
@@ -157,15 +156,19 @@ class Handoff(Generic[T]):
     def take(self) -> T:
         """The next item, in the order of commits. Raises the giver's failure, `EndOfStream` or `Stopped`."""
         with self._changed:
-            self._wait_for_item(None)
+            self.wait_for_item(None)
             item = self._ready.popleft()
             self._meter.note_taken()
             return item
 
-    def wait_for_item(self, timeout_s: float) -> bool:
+    def wait_for_item(self, timeout_s: float | None) -> bool:
         """Whether `take` would not have to wait, after waiting up to `timeout_s` for that. Raises as `take` does."""
         with self._changed:
-            return self._wait_for_item(timeout_s)
+            with self._meter.waiting("taker"):
+                self._wait_until(lambda: bool(self._ready) or self._finished, timeout_s)
+            if self._finished and not self._ready:
+                raise EndOfStream
+            return bool(self._ready)
 
     def wait_until_full(self, timeout_s: float) -> bool:
         """Whether no more can be made ready, after waiting up to `timeout_s` for that. Raises as `take` does."""
@@ -192,18 +195,10 @@ class Handoff(Generic[T]):
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Sends both sides home."""
         self.fail(Stopped)
 
     def read_facts(self) -> HandoffFacts:
         return self._meter.read()
-
-    def _wait_for_item(self, timeout_s: float | None) -> bool:
-        with self._meter.waiting("taker"):
-            self._wait_until(lambda: bool(self._ready) or self._finished, timeout_s)
-        if self._finished and not self._ready:
-            raise EndOfStream
-        return bool(self._ready)
 
     def _wait_until(self, is_true: Callable[[], bool], timeout_s: float | None = None) -> bool:
         self._changed.wait_for(lambda: self._failure is not None or is_true(), timeout_s)
@@ -258,7 +253,7 @@ class Work(NamedTuple):
 
     name: str
     item: int | None
-    """Which one of its kind, counted from 0; None where they are not counted."""
+    """Which one of its kind; None where they are not counted."""
     began_s: float
     """When it began, by any clock: only whether it is the same matters."""
     is_first: bool = False
@@ -299,10 +294,7 @@ class StallWatch:
             self._work, self._silent_s, self._told = work, 0.0, 0
             return None
         self._silent_s += gap_s
-        limit_s = work.limit_s
-        if limit_s is None:
-            limit_s = self._limits.first_s if work.is_first else self._limits.steady_s
-        # Once after the limit, and once more at the end.
+        limit_s = work.limit_s or (self._limits.first_s if work.is_first else self._limits.steady_s)
         for told, times in enumerate((1, FINAL), start=1):
             if self._told < told and self._silent_s > times * limit_s:
                 self._told = told
@@ -311,7 +303,6 @@ class StallWatch:
 
 
 def format_stack(ident: int | None) -> str:
-    """Where a thread is at this moment."""
     frame = None if ident is None else sys._current_frames().get(ident)
     return "".join(traceback.format_stack(frame)) if frame else "(not running)"
 
@@ -387,15 +378,11 @@ class WorkerThread(Generic[In, Out]):
         self._source.stop()
         self._sink.stop()
 
-    def join(self, timeout_s: float = JOIN_SECONDS) -> None:
-        """Waits for the thread to end. Raises `WorkStalledError` with its stack when it does not."""
-        if self._thread.ident is None:
-            return
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
-            raise WorkStalledError(
-                f"Stage {self.name!r} did not stop within {timeout_s:g} s. It is here:\n{self.format_stack()}"
-            )
+    def join(self, timeout_s: float = JOIN_SECONDS) -> bool:
+        """Whether the thread has ended, after waiting for that."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def report_part(self, part: str) -> None:
         """Says which part of its work the thread is doing, for whoever asks where it hangs. From itself."""
@@ -407,7 +394,6 @@ class WorkerThread(Generic[In, Out]):
         return None if since is None else Work(self._part, items, since, is_first=items == 0)
 
     def format_stack(self) -> str:
-        """Where the thread is at this moment."""
         return format_stack(self._thread.ident)
 
     def read_facts(self) -> WorkFacts:
@@ -483,14 +469,10 @@ def wait_watched(last: Handoff[Any], threads: Sequence[WorkerThread[Any, Any]], 
 
 
 def stop_threads(threads: Sequence[WorkerThread[Any, Any]], timeout_s: float = JOIN_SECONDS) -> None:
-    """Stops threads and waits for all of them; the first that does not stop is the error."""
+    """Stops threads and waits for all of them; raises `WorkStalledError` for the first that does not stop."""
     for thread in threads:
         thread.stop()
-    stalled: WorkStalledError | None = None
-    for thread in threads:
-        try:
-            thread.join(timeout_s)
-        except WorkStalledError as error:
-            stalled = stalled or error
-    if stalled is not None:
-        raise stalled
+    stalled = [thread for thread in threads if not thread.join(timeout_s)]
+    if stalled:
+        name, stack = stalled[0].name, stalled[0].format_stack()
+        raise WorkStalledError(f"Stage {name!r} did not stop within {timeout_s:g} s. It is here:\n{stack}")

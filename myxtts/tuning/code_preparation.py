@@ -14,7 +14,7 @@ import numpy as np
 from myxtts.checkpoints import read_array
 from myxtts.cluster.preparers import PreparerPool
 from myxtts.config import XTTSConfig
-from myxtts.data.code_cache import CacheFolderError, CodeCache, CodeKey
+from myxtts.data.code_cache import CodeCache, CodeKey
 from myxtts.data.corpus import Progress
 from myxtts.data.drops import Drop, DropReport
 from myxtts.data.index import choose_index_folder, claim_corpus_folder
@@ -27,7 +27,6 @@ from myxtts.pipeline.codes import (
     CodeMaker,
     FilledCodes,
     choose_cache_folder,
-    describe_key,
     explain_unused_codes,
     fill_codes,
     identify_clips,
@@ -108,7 +107,7 @@ def prepare_codes(
         data = collect_run_data(config, folder=folder, vocabulary=None if start is None else start.vocabulary)
         root = data.train.root
         if choose_index_folder(root) is None:
-            raise CacheFolderError(
+            raise MachineError(
                 f"Neither {root} nor the user's cache folder can be written to, so codes have no place where a run would look for them. "
                 "Make one of them writable."
             )
@@ -143,7 +142,7 @@ def prepare_codes(
         report=data.report,
         folder=cache_folder,
         corpus=data.train.root,
-        depends_on=describe_key(key),
+        depends_on=key,
         unused=unused,
     )
 

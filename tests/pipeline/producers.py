@@ -15,13 +15,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 @contextmanager
-def open_producer(
-    *faults,
-    task="tests.pipeline.tasks:NumbersTask",
-    batch=None,
-    more=None,
-    **arguments,
-):
+def open_producer(*faults, task="tests.pipeline.tasks:NumbersTask", batch=None, more=None, **arguments):
     """A producer of a task with these faults; `more` are further settings, `arguments` those of the producer."""
     settings = {"faults": list(faults), **(more or {})}
     if batch is not None:

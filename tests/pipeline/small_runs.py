@@ -3,7 +3,6 @@
 import shutil
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,9 +13,6 @@ from myxtts.data.run_data import RunData, collect_run_data
 from myxtts.devices.plan import DevicePlan, Mode, Process, ProcessPlan, Role, RolePlan
 from myxtts.pipeline.recipe import BatchRecipe, Target, choose_preparation
 from tests.support.tiny_run import damage_clip as damage_clip
-
-if TYPE_CHECKING:
-    pass
 
 MEL_NORMS = np.linspace(0.5, 2.0, 80).tolist()
 

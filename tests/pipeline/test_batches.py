@@ -64,24 +64,6 @@ def list_values(told):
     return [{key: value for key, value in batch.items() if key != "devices"} for batch in told["batches"]]
 
 
-def test_training_and_validation_come_in_order(told):
-    facts = [batch["facts"] for batch in told["single"]["batches"]]
-    assert [fact[0] for fact in facts] == list(range(len(facts)))
-    assert "".join(fact[1][0] for fact in facts) == "tttttvttttv"
-    assert [fact[2] for fact in facts] == [0, 1, 2, 3, 4, 5, 5, 6, 7, 8, 9]
-    assert len({batch["arrays"]["codes_BM"][2] for batch in told["single"]["batches"]}) > 8
-
-
-def test_a_damaged_clip_is_replaced_and_reported(told):
-    single = told["single"]
-    replaced = [failure for batch in single["batches"] for failure in batch["replaced"]]
-    (step, _, clip), *_ = replaced
-    assert step == 3
-    assert clip not in single["batches"][3]["clips"]
-    assert len(single["drops"]) == len(replaced)
-    assert any(single["drops"][0][1] in line and "is replaced by another clip" in line for line in single["log"])
-
-
 @pytest.mark.parametrize("way", [way for way in WAYS if not way.startswith("codec")])
 def test_every_way_gives_the_same_bits(way, told):
     got, reference = told[way], told["single"]

@@ -109,10 +109,7 @@ def test_a_codec_folder_without_a_codec_is_refused(folder):
 def pipe(prepared, folder, delay_s=0.0):
     """Batches that somebody puts into a hand-off, or those of a producer."""
     _, recipe = make_run(folder, plan=make_plan(Mode.DUAL), data={"model_start_delay": delay_s})
-    others = None if isinstance(prepared, Handoff) else prepared
-    return PipedBatches(
-        recipe, prepared, unpack=lambda batch: batch, threads=[], close_source=lambda: None, others=others
-    )
+    return PipedBatches(recipe, prepared, close_source=lambda: None)
 
 
 def test_everything_that_happens_to_a_producer_counts_as_progress(folder):

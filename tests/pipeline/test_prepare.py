@@ -66,12 +66,6 @@ def test_totals_are_those_of_the_global_batch(folder):
             assert batch["totals_2"].tolist() == [text, audio - (prompt if blank else 0)]
 
 
-def test_rows_at_a_time_change_nothing(run, batches):
-    for rows in (1, 2):
-        made = make_batches(run, range(3), rows_at_a_time=rows)
-        assert list(map(read_values, made)) == list(map(read_values, batches[:3]))
-
-
 def crowd(host, row, extra_codes):
     """The batch with noise of full length in all rows but one, in a bucket that is longer by so many codes."""
     samples = host.wav_BS.shape[1] + extra_codes * SAMPLES_PER_CODE
@@ -116,24 +110,6 @@ def test_empty_rows_hold_nothing(run):
         assert (np.array(batch.info.clip_numbers)[empty] == EMPTY_ROW).all()
 
 
-@pytest.fixture
-def cached_factory(run, tmp_path):
-    data, recipe = run
-    config = recipe.config.replace(data={"cache": "disk"})
-    with open_factory((data, replace(recipe, config=config, cache_folder=tmp_path / "features"))) as factory:
-        factory.warm_up()
-        yield factory
-
-
-def test_cached_codes_are_the_same(cached_factory, batches):
-    first, again = (
-        [cached_factory.finish(cached_factory.make(number), on_host=True) for number in range(4)] for _ in range(2)
-    )
-    assert list(map(read_values, first)) == list(map(read_values, again)) == list(map(read_values, batches[:4]))
-    assert [batch.info.cache_hits for batch in again] == [batch.info.facts.clips for batch in again]
-    assert all(batch.info.traces == 0 for batch in first + again), "traced after warm-up"
-
-
 def test_augmentation_changes_training_but_not_validation(folder, batches):
     augment = {"gain_db": 6.0, "noise_db": -40.0, "speed": 0.1, "frame_masks": 1, "band_masks": 1}
     data = {"num_workers": 0, "batch_size": 5} | {f"augment_{name}": value for name, value in augment.items()}
@@ -151,34 +127,6 @@ def test_augmentation_changes_training_but_not_validation(folder, batches):
     assert {batch.info.facts.kind for batch in changed} == set(Kind)
 
 
-def test_codec_batches_hold_mels_and_count_frames(folder):
-    data, recipe = make_run(folder, Target.CODEC, data={"num_workers": 0, "batch_size": 5})
-    for batch in make_batches((data, recipe), range(2)):
-        bucket = data.sampler.plan.buckets[batch.info.facts.bucket_number]
-        mel_BFM, lengths_B = batch.tensors["mel_BFM"], batch.tensors["frame_lengths_B"]
-        assert mel_BFM.shape == (bucket.rows, bucket.samples // 256, 80)
-        assert mel_BFM.shape[1] % 4 == 0
-        assert batch.info.totals == (lengths_B.sum(),) * 2
-        assert (lengths_B <= mel_BFM.shape[1]).all()
-
-
-def test_a_replaced_batch_has_other_clips_and_prompts_and_comes_again_with_its_failures(run):
-    data, recipe = run
-    with open_factory(run) as factory:
-        others = [factory.make(number) for number in (0, 2)]
-        before = factory.make(1)
-        names = factory.replace_batch(1, "a test says so")
-        after, unchanged = factory.make(1), [factory.make(number) for number in (0, 2)]
-    clips = [clip for clip in before.info.clip_numbers if clip != EMPTY_ROW]
-    assert names == [data.train.audio[clip] for clip in clips]
-    assert not {*names} & {data.train.audio[clip] for clip in after.info.clip_numbers if clip != EMPTY_ROW}
-    failures = after.info.replaced
-    assert [failure.step for failure in failures] == [1] * len(names)
-    assert list(map(read_values, others)) == list(map(read_values, unchanged))
-    (twin,) = make_batches((data, replace(recipe, first_step=1, failures=failures)), [1])
-    assert read_values(twin) == read_values(after)
-
-
 def test_prompts_are_cut_to_the_longest_allowed(run):
     ((short,), (long,)) = (make_batches(run, [0], prompt_samples=most) for most in (8192, MAX_SLICE_SAMPLES))
     lengths = [np.diff(batch.tensors["spans_B2"])[:, 0] for batch in (short, long)]
@@ -193,14 +141,6 @@ CLIPS = np.array([4, 9, -1, 2], np.int32)
 
 def choose(kind=Kind.TRAIN, epoch=0, rows=slice(None)):
     return choose_segments(kind, CODES[rows], seed=3, epoch=epoch, clips_B=CLIPS[rows])
-
-
-def test_a_segment_lies_inside_its_clip_and_short_clips_are_filled():
-    segments = choose()
-    frames = np.array([count_frames(int(codes)) for codes in CODES])
-    assert (segments.starts_B + segments.frames_B <= frames).all()
-    assert segments.frames_B.tolist() == [SEGMENT_FRAMES, 30, 0, SEGMENT_FRAMES]
-    assert segments.starts_B[1:3].tolist() == [0, 0]
 
 
 def test_another_part_is_heard_in_every_epoch_and_all_of_a_clip_in_time_and_the_middle_in_validation():

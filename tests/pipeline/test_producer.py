@@ -6,9 +6,8 @@ import socket
 import psutil
 import pytest
 
-from myxtts.errors import ProducerFailedError
+from myxtts.errors import MachineError, ProducerFailedError
 from myxtts.pipeline.producer import send_exit_message
-from myxtts.pipeline.ring import RingMemoryError
 from myxtts.pipeline.threads import EndOfStream, Stopped
 from myxtts.processes import ChildConnection, MessageError
 from tests.pipeline.producers import ENVIRONMENT, assert_all_right, list_kinds, open_producer, take_all
@@ -78,7 +77,7 @@ def test_a_task_that_cannot_be_loaded_is_an_error_at_once_and_again(task, text):
         (
             {"do": "nothing"},
             {"slot_bytes": 4096},
-            r"in stage 'pack' of batch 0: SlotTooSmallError: A batch must fit.*noise float32",
+            r"in stage 'pack' of batch 0: UserError: A batch must fit.*noise float32",
         ),
     ],
 )
@@ -90,7 +89,7 @@ def test_a_task_cannot_end_the_process_unnoticed(fault, arguments, text):
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ({"slot_bytes": 1 << 50}, RingMemoryError, "--batch-size"),
+        ({"slot_bytes": 1 << 50}, MachineError, "--batch-size"),
         ({"more": {"text": "x" * 100_000}}, MessageError, "at most"),
     ],
 )

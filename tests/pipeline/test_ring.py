@@ -6,14 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from myxtts.pipeline.ring import (
-    ALIGNMENT,
-    Ring,
-    RingMemoryError,
-    SlotTable,
-    SlotTooSmallError,
-    reserve_shared_memory,
-)
+from myxtts.errors import MachineError, UserError
+from myxtts.pipeline.ring import ALIGNMENT, Ring, SlotTable, reserve_shared_memory
 from tests.support.processes import run_code
 
 SLOT_BYTES = 1 << 16
@@ -69,7 +63,7 @@ def test_what_is_packed_is_read_bit_for_bit(batches):
 def test_a_batch_that_does_not_fit_is_refused_with_its_sizes(pair):
     arrays = {"codes": np.zeros(10, np.int32), "mel": np.zeros((4, SLOT_BYTES // 16 + 1), np.float32)}
     with pytest.raises(
-        SlotTooSmallError,
+        UserError,
         match=r"slot of 64.0 kB, but needs 64.1 kB: mel float32\[4, 4097\] 64.0 kB, codes int32\[10\] 40 B",
     ):
         pair.writer.pack(0, arrays)
@@ -86,7 +80,7 @@ def test_the_reader_cannot_write(pair):
 @pytest.mark.parametrize("slot_bytes", [1 << 40, 1 << 60])
 def test_memory_that_is_not_there_is_refused_before_it_is_touched(slot_bytes):
     told = r"of shared host memory are needed, but only .* are free, of which at most 80% are taken. Lower --batch-size"
-    with pytest.raises(RingMemoryError, match=told):
+    with pytest.raises(MachineError, match=told):
         Ring.create(3, slot_bytes)
 
 
@@ -101,12 +95,13 @@ def test_a_limit_of_the_system_is_a_clear_error_and_not_a_signal(limit, slot_byt
     # In a process of its own: the limit cannot be lifted again.
     answer, left = run_code(
         "import os, resource\n"
-        "from myxtts.pipeline.ring import Ring, RingMemoryError\n"
+        "from myxtts.errors import MachineError\n"
+        "from myxtts.pipeline.ring import Ring\n"
         "from myxtts.processes import read_process_memory\n"
         f"resource.setrlimit(resource.RLIMIT_{limit})\n"
         "before = len(os.listdir('/proc/self/fd'))\n"
         f"try:\n    Ring.create(3, {slot_bytes})\n"
-        "except RingMemoryError as error:\n    report([str(error), len(os.listdir('/proc/self/fd')) - before])\n"
+        "except MachineError as error:\n    report([str(error), len(os.listdir('/proc/self/fd')) - before])\n"
     )
     assert told in answer
     assert left == 0

@@ -103,20 +103,6 @@ def test_every_end_reaches_whoever_waits(side, end):
         assert isinstance(finish(), Stopped)
 
 
-def test_waiting_until_full_ends_when_nothing_more_can_be_made_ready():
-    handoff = Handoff("test", slots=2)
-    assert not handoff.wait_until_full(0.0)
-    fill(handoff, 0, 1)
-    assert handoff.wait_until_full(60.0)
-    handoff.take()
-    assert not handoff.wait_until_full(0.0)
-    handoff.finish()
-    assert handoff.wait_until_full(60.0)
-    handoff.stop()
-    with pytest.raises(Stopped):
-        handoff.wait_until_full(60.0)
-
-
 def test_readiness_is_the_share_of_time_with_something_ready():
     clock = ManualClock()
     handoff = Handoff("h", clock=clock)
@@ -255,7 +241,7 @@ def test_an_error_reaches_the_consumer_and_neighbours_that_wait_with_name_and_tr
         assert "explode_on_item" in "".join(traceback.format_exception(cause))
         for thread in chain.threads:
             # Before anybody stops them: the failure ends the threads on both sides.
-            thread.join(20)
+            assert thread.join(20)
 
 
 def test_the_consumer_may_leave_early_and_threads_that_were_never_started_can_be_stopped():

@@ -28,7 +28,7 @@ SEAMS = {
     "saving": "myxtts.checkpoints.store:CheckpointStore.save",
     "speaking": "myxtts.training.listening:speak_at_end",
     "reading device memory": "myxtts.devices.runtime:read_pool_bytes",
-    "preparing in the producer": "myxtts.pipeline.factory:PreparationTask.prepare",
+    "preparing in the producer": "myxtts.pipeline.factory:BatchFactory.prepare",
 }
 NO_NUMBERS = "gets mels that are no numbers"
 EVERY = 0
