@@ -115,26 +115,22 @@ class AugmentDraws:
 def draw_augmentation(settings: AugmentSettings, *, seed: int, epoch: int, sample_ids: ArrayLike) -> AugmentDraws:
     """What happens to these clips in this epoch."""
     key = (seed, epoch, sample_ids)
-    shares = draw_fractions(*key, Purpose.GAIN)[:, 0]
-    gains = 10.0 ** (settings.gain_db * (2 * shares - 1) / 20)
-    shares = draw_fractions(*key, Purpose.SPEED)[:, 0]
-    speeds = np.rint((1 + settings.speed_change * (2 * shares - 1)) * SPEED_STEPS)
-    shares = draw_fractions(*key, Purpose.NOISE_LEVEL)[:, 0]
+    gain, speed, noise = (
+        draw_fractions(*key, purpose)[:, 0] for purpose in (Purpose.GAIN, Purpose.SPEED, Purpose.NOISE_LEVEL)
+    )
     loudest = -math.inf if settings.noise_db is None else settings.noise_db
-    frame_masks, band_masks = settings.frame_masks, settings.band_masks
+    frames, bands = settings.frame_masks, settings.band_masks
+    frame_sizes = draw_integers(*key, Purpose.FRAME_MASK_SIZE, 0, settings.frame_mask_frames, frames)
+    band_sizes = draw_integers(*key, Purpose.BAND_MASK_SIZE, 0, settings.band_mask_bands, bands)
     return AugmentDraws(
-        gains=gains.astype(np.float32),
-        noise_levels=np.power(10.0, (loudest - NOISE_RANGE_DB * shares) / 20).astype(np.float32),
+        gains=(10.0 ** (settings.gain_db * (2 * gain - 1) / 20)).astype(np.float32),
+        noise_levels=np.power(10.0, (loudest - NOISE_RANGE_DB * noise) / 20).astype(np.float32),
         noise_keys=(draw_words(*key, Purpose.NOISE)[:, 0] >> np.uint64(33)).astype(np.int32),
-        speed_steps=speeds.astype(np.int32),
-        frame_mask_sizes=draw_integers(
-            *key, Purpose.FRAME_MASK_SIZE, 0, settings.frame_mask_frames, frame_masks
-        ).astype(np.int32),
-        frame_mask_starts=_round_down(draw_fractions(*key, Purpose.FRAME_MASK_START, frame_masks)),
-        band_mask_sizes=draw_integers(*key, Purpose.BAND_MASK_SIZE, 0, settings.band_mask_bands, band_masks).astype(
-            np.int32
-        ),
-        band_mask_starts=_round_down(draw_fractions(*key, Purpose.BAND_MASK_START, band_masks)),
+        speed_steps=np.rint((1 + settings.speed_change * (2 * speed - 1)) * SPEED_STEPS).astype(np.int32),
+        frame_mask_sizes=frame_sizes.astype(np.int32),
+        frame_mask_starts=_round_down(draw_fractions(*key, Purpose.FRAME_MASK_START, frames)),
+        band_mask_sizes=band_sizes.astype(np.int32),
+        band_mask_starts=_round_down(draw_fractions(*key, Purpose.BAND_MASK_START, bands)),
     )
 
 

@@ -46,7 +46,10 @@ def reconstruct_phase(magnitude_BTF: Any, seed: int, *, known_BP: Any = None, ro
     spectrum_BTF = tf.cast(magnitude_BTF, tf.complex64) * tf.exp(tf.complex(0.0, turn_BTF))
 
     def improve(spectrum: Any, before: Any) -> tuple[Any, Any]:
-        now = _analyse(_insert_known(_synthesise(spectrum), known_BP), frames)
+        samples_BS = _synthesise(spectrum)
+        if known_BP is not None:
+            samples_BS = tf.concat([known_BP, samples_BS[:, read_size(known_BP, 1) :]], axis=1)
+        now = _analyse(samples_BS, frames)
         ahead = now + tf.cast(MOMENTUM, tf.complex64) * (now - before)
         scale = magnitude_BTF / tf.maximum(tf.abs(ahead), _LEAST_MAGNITUDE)
         return ahead * tf.cast(scale, tf.complex64), now
@@ -54,12 +57,6 @@ def reconstruct_phase(magnitude_BTF: Any, seed: int, *, known_BP: Any = None, ro
     start = (spectrum_BTF, tf.zeros_like(spectrum_BTF))
     spectrum_BTF, _ = tf.while_loop(lambda *_: True, improve, start, maximum_iterations=rounds)
     return _synthesise(spectrum_BTF)
-
-
-def _insert_known(samples_BS: Any, known_BP: Any) -> Any:
-    if known_BP is None:
-        return samples_BS
-    return tf.concat([known_BP, samples_BS[:, read_size(known_BP, 1) :]], axis=1)
 
 
 def _analyse(samples_BS: Any, frames: Any) -> Any:

@@ -1,8 +1,7 @@
 """The three mel spectrograms of XTTS, batched, on the device they are called on.
 
-Each row is a function of its clip alone, to the last bit on a CPU: the Fourier transform works frame by frame (`rfft`, whose bits were
-found not to depend on the batch), and the mel projection goes through `multiply_in_tiles`. `mel_norms` are the checkpoint's, one
-positive number per band.
+Each row is a function of its clip alone, to the last bit on a CPU: the Fourier transform works frame by frame, and the mel projection
+goes through `multiply_in_tiles`. `mel_norms` are the checkpoint's, one positive number per band.
 
 Shapes: B clips, S samples, T frames, M mel bands. Frame t is centred on sample t * hop; a clip of n samples has 1 + n // hop frames."""
 
@@ -55,34 +54,27 @@ def compute_conditioning_mel(wav_BS: Any, lengths_B: Any, mel_norms_M: NDArray[n
     return tf.where(mark_positions(frames, read_size(mel, 1))[..., None], mel, make_silent_frame(mel_norms_M)), frames
 
 
-def compute_slice_mel(slices_BS: Any, mel_norms_M: NDArray[np.float32]) -> Any:
+def compute_slice_mel(slices_BS: Any, mel_norms_M: NDArray[np.float32], spec: MelSpec = CONDITIONING_MEL) -> Any:
     """Conditioning mels (B, T, M) of slices in buffers of one length, for training.
 
     The zeros behind a shorter slice are part of it: the reference lets the encoder hear them.
     """
-    spec = CONDITIONING_MEL
-    frames = spec.count_frames(read_size(slices_BS, 1))
-    return _take_log(_compute_power_mel(_mirror_buffer(slices_BS, spec), spec, frames), mel_norms_M)
+    half = spec.window_samples // 2
+    padded = tf.pad(slices_BS, [[0, 0], [half, half]], mode="REFLECT")
+    return _take_log(_compute_power_mel(padded, spec, spec.count_frames(read_size(slices_BS, 1))), mel_norms_M)
 
 
-def compute_dvae_mel(
-    wav_BS: Any, lengths_B: Any, mel_norms_M: NDArray[np.float32], *, reference_padding: bool = False
-) -> tuple[Any, Any]:
+def compute_dvae_mel(wav_BS: Any, lengths_B: Any, mel_norms_M: NDArray[np.float32]) -> tuple[Any, Any]:
     """The mels (B, T, M) that the DVAE turns into codes, and their frames (B,).
 
     Silence follows every clip, at least `TAIL_SAMPLES` of it, so that its codes do not depend on what else is in the batch;
-    T is a whole number of codes. With `reference_padding` the batch ends as in the reference instead, in a mirror image of
-    the buffer's end (T = 1 + S // hop): for comparing with the reference only.
+    T is a whole number of codes. In the reference the batch ends in a mirror image of the buffer's end instead, as in
+    `compute_slice_mel`.
     """
     spec = DVAE_MEL
-    samples = read_size(wav_BS, 1)
+    total_frames = -(-(read_size(wav_BS, 1) + TAIL_SAMPLES) // SAMPLES_PER_CODE) * FRAMES_PER_CODE
     wav = _clear_padding(wav_BS, lengths_B)
-    if reference_padding:
-        total_frames = spec.count_frames(samples)
-        padded = _mirror_buffer(wav, spec)
-    else:
-        total_frames = -(-(samples + TAIL_SAMPLES) // SAMPLES_PER_CODE) * FRAMES_PER_CODE
-        padded = _mirror_start(tf.pad(wav, [[0, 0], [0, spec.window_samples // 2]]), spec)
+    padded = _mirror_start(tf.pad(wav, [[0, 0], [0, spec.window_samples // 2]]), spec)
     mel = _take_log(_compute_power_mel(padded, spec, total_frames), mel_norms_M)
     return mel, _count_frames(lengths_B, spec)
 
@@ -119,12 +111,6 @@ def _mirror_start(wav_BS: Any, spec: MelSpec) -> Any:
     """Half a window of the clip's mirror image in front of it."""
     half = spec.window_samples // 2
     return tf.concat([tf.reverse(wav_BS[:, 1 : half + 1], axis=[1]), wav_BS], axis=1)
-
-
-def _mirror_buffer(wav_BS: Any, spec: MelSpec) -> Any:
-    """Half a window of the buffer's mirror image at either end of it."""
-    half = spec.window_samples // 2
-    return tf.pad(wav_BS, [[0, 0], [half, half]], mode="REFLECT")
 
 
 def _mirror_ends(wav_BS: Any, lengths_B: Any, spec: MelSpec) -> Any:

@@ -77,8 +77,8 @@ def list_parts(config: XTTSConfig, result: ScanResult, validation: ScanResult | 
 
     if validation is not None:
         return result.corpus, validation.corpus
-    split = split_corpus(result.corpus, config.training.seed)
-    return result.corpus.take(split.train), result.corpus.take(split.validation)
+    train, apart = map(result.corpus.take, split_corpus(result.corpus, config.training.seed))
+    return train, apart
 
 
 def scan_corpora(config: XTTSConfig) -> tuple[ScanResult, ScanResult | None]:

@@ -99,6 +99,7 @@ def choose_token_edges(
     cheaper than padding every text of the bucket to the longest. Gives audio and text lengths, of equal number.
     """
     longest = int(table.tokens[-1])
+    total = table.counts.sum(axis=1) @ table.samples / SAMPLES_PER_CODE + table.counts.sum(axis=0) @ table.tokens
     audio_positions = sample_edges / SAMPLES_PER_CODE
     own = np.zeros((len(sample_edges), len(table.tokens)), dtype=np.int64)
     np.add.at(own, np.searchsorted(sample_edges, table.samples), table.counts)
@@ -112,7 +113,7 @@ def choose_token_edges(
         costs = np.cumsum(clips) * (positions + table.tokens) + (moved.sum() - np.cumsum(moved))
         costs[table.tokens < token_edges[-1]] = np.inf
         choice = int(np.argmin(costs))
-        if is_last and costs[-1] - costs[choice] < _WORTH_A_SHAPE * _count_positions(table):
+        if is_last and costs[-1] - costs[choice] < _WORTH_A_SHAPE * total:
             choice = len(table.tokens) - 1
         token_edges.append(int(table.tokens[choice]))
     if token_edges[-1] < longest:
@@ -126,10 +127,6 @@ def _guess_padding(tokens: NDArray[np.int64], own: NDArray[np.int64]) -> NDArray
     usual = tokens[np.searchsorted(np.cumsum(own), _USUAL_SHARE * own.sum())]
     padded: NDArray[np.int64] = np.maximum(tokens, usual)
     return padded
-
-
-def _count_positions(table: LengthTable) -> float:
-    return float(table.counts.sum(axis=1) @ table.samples / SAMPLES_PER_CODE + table.counts.sum(axis=0) @ table.tokens)
 
 
 @dataclass(frozen=True)
@@ -289,7 +286,6 @@ def _count_batches(buckets: Sequence[Bucket], members: NDArray[np.integer]) -> l
 
 
 def format_plan(plan: BucketPlan) -> str:
-    """The shapes and the padding they cost, as a table of plain text."""
     lines = ["bucket  clips/batch   up to s    samples  tokens  batches/epoch"]
     for number, (bucket, batches) in enumerate(zip(plan.buckets, plan.batches_of_bucket, strict=True), start=1):
         lines.append(

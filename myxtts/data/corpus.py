@@ -6,6 +6,7 @@ to a file by one process and read by another: exact, quick, and without a scan."
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import zipfile
 from array import array
@@ -56,10 +57,8 @@ class TextColumn:
 
     def iter_bytes(self) -> Iterator[bytes]:
         blob = self.blob.data
-        start = 0
-        for end in self.offsets[1:].data:
+        for start, end in itertools.pairwise(self.offsets.data):
             yield bytes(blob[start:end])
-            start = end
 
     @property
     def parts(self) -> tuple[memoryview, NDArray[np.int64]]:
@@ -71,8 +70,6 @@ class TextColumn:
 
 
 class TextColumnBuilder:
-    """Collects the entries of a `TextColumn`."""
-
     def __init__(self) -> None:
         self._blob = bytearray()
         self._offsets = array("q", [0])
@@ -114,8 +111,6 @@ class NameColumn:
 
 
 class NameColumnBuilder:
-    """Collects the entries of a `NameColumn`."""
-
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
         self._codes = array("i")
@@ -160,7 +155,6 @@ class TextIds:
 
     ids: NDArray[np.unsignedinteger]
     offsets: NDArray[np.int64]
-    """Where each text starts; one more than there are texts."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -42,7 +42,6 @@ class DropReport:
     """Clips the metadata names."""
     kept_seconds: float
     drops: tuple[Drop, ...] = ()
-    """What the scan set aside."""
     replaced: list[Drop] = field(default_factory=list)
     """What was replaced during training, in the order it happened."""
 
@@ -79,7 +78,6 @@ class DropReport:
         }
 
     def write_json(self, path: Path) -> None:
-        """Write the whole report to a file, replacing it in one step."""
         with open_file_atomically(path, follows_link=False) as file:
             text = json.dumps(self.to_json(), ensure_ascii=False, indent=1) + "\n"
             file.write(text.encode("utf-8", "backslashreplace"))

@@ -240,8 +240,8 @@ class BatchReader:
         self._under_way -= 1
         batch = self._batches.make_batch(step.batch, position, wav)
         rows = range(batch.first_row, batch.first_row + batch.rows)
-        replaced = tuple(failure for failure in self.journal.list_step(position.step) if failure.row in rows)
-        batch = replace(batch, replaced=replaced)
+        failures = self.journal.list_step(position.step)
+        batch = replace(batch, replaced=tuple(failure for failure in failures if failure.row in rows))
         self._given += 1
         if self._given == len(step.batch.micro_batches):
             self._steps.popleft()
@@ -381,16 +381,7 @@ VALIDATION_DEPTH = 4
 
 
 class HostSource:
-    """Reads the batch of any number; numbers asked for in order are read ahead. For one thread at a time.
-
-    Args:
-        data: the clips and their order.
-        order: which batch comes when.
-        config: how clips are read.
-        failures: of training clips in the run so far.
-        reads_prompts: whether voice prompts are cut from other clips.
-        share: the rows of every batch that are read.
-    """
+    """Reads the batch of any number; numbers asked for in order are read ahead. For one thread at a time."""
 
     def __init__(
         self,
@@ -412,7 +403,7 @@ class HostSource:
             accumulation=data.sampler.accumulation,
             clips_per_row=2 if reads_prompts else 1,
         )
-        total = replace(ahead, depth=ahead.depth + (VALIDATION_DEPTH if is_validated else 0))
+        total = ahead._replace(depth=ahead.depth + (VALIDATION_DEPTH if is_validated else 0))
         self._engine = open_engine(config, [each.corpus for each in batches.values()], total, batches=ahead)
         self._readers = {
             kind: BatchReader(
@@ -447,12 +438,10 @@ class HostSource:
         return place, host
 
     def replace_batch(self, number: int, detail: str) -> list[str]:
-        """Use the clips of the batch with a number no more there, and return their names."""
         place = self._order.find_place(number)
         return self._readers[place.kind].replace_batch(place.position, detail)
 
     def close(self) -> None:
-        """End what is under way; no process, thread or memory of it is left."""
         for reader in self._readers.values():
             reader.stop()
         self._engine.close()

@@ -23,8 +23,6 @@ from myxtts.hashing import digest64
 
 _log = logging.getLogger(__name__)
 
-Buffer = bytes | memoryview
-
 FOLDER_NAME = ".myxtts"
 """In a corpus, of what was found out about it."""
 
@@ -32,12 +30,11 @@ _MOST_BYTES = 1 << 28
 """Of a file of the index."""
 
 
-def write_named(folder: Path, prefix: str, suffix: str, *content: Buffer) -> None:
+def write_named(folder: Path, prefix: str, suffix: str, content: bytes | memoryview) -> None:
     """Write a file named `{prefix}-{digest of its content}{suffix}`. Raises `WriteError`."""
     # A link that came with a corpus would have its target written over.
-    with open_file_atomically(folder / f"{prefix}-{_digest(*content)}{suffix}", follows_link=False) as file:
-        for part in content:
-            file.write(part)
+    with open_file_atomically(folder / f"{prefix}-{_digest(content)}{suffix}", follows_link=False) as file:
+        file.write(content)
 
 
 def read_named(path: Path, most_bytes: int) -> bytes | None:
@@ -49,11 +46,8 @@ def read_named(path: Path, most_bytes: int) -> bytes | None:
     return content if path.stem.endswith(f"-{_digest(content)}") else None
 
 
-def _digest(*content: Buffer) -> str:
-    digest = hashlib.sha256()
-    for part in content:
-        digest.update(part)
-    return digest.hexdigest()[:32]
+def _digest(content: bytes | memoryview) -> str:
+    return hashlib.sha256(content).hexdigest()[:32]
 
 
 class ClipIndex:

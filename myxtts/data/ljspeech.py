@@ -59,37 +59,19 @@ _SAMPLE_LINES = 10_000
 """So many lines decide how a file without a header is laid out."""
 
 
-class MetadataLine(NamedTuple):
-    """What one line says. `speaker` and `language` are empty where the file names none."""
-
-    number: int
-    audio: str
-    text: str
-    speaker: str = ""
-    language: str = ""
-
-
-class MalformedLine(NamedTuple):
-    """A line that cannot be used, and why."""
-
-    number: int
-    problem: str
+_Fields = tuple[str, str, str, str]
+"""Of a line: audio file, text, speaker and language; the last two are empty where it names none."""
 
 
 class _Layout(NamedTuple):
-    """Which column holds what."""
-
     columns: int
     positions: tuple[int | None, ...]
     """Where audio, text, normalised text, speaker and language stand: in the order of `COLUMN_NAMES`."""
     has_header: bool
 
 
-def read_lines(path: Path) -> Iterator[MetadataLine | MalformedLine]:
-    """The lines of a metadata file, in order, blank ones and the header left out.
-
-    Raises `CorpusError` when the file as a whole cannot be read as metadata.
-    """
+def _read_lines(path: Path) -> Iterator[tuple[int, _Fields | str]]:
+    """The numbers of lines, blank ones and the header left out, with their fields, or why they cannot be used."""
     lines = _decode_lines(path)
     sample = list(itertools.islice(lines, _SAMPLE_LINES))
     if not sample:
@@ -100,7 +82,7 @@ def read_lines(path: Path) -> Iterator[MetadataLine | MalformedLine]:
     elif len(sample) == 1:
         raise CorpusError(f"{path}: holds a header and no clips.")
     for number, line in itertools.chain(sample[layout.has_header :], lines):
-        yield _parse_line(path, number, line, layout)
+        yield number, _parse_line(path, number, line, layout)
 
 
 def _decode_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -180,17 +162,17 @@ def _refuse_names_as_text(path: Path, rows: list[list[str]]) -> None:
     )
 
 
-def _parse_line(path: Path, number: int, line: str, layout: _Layout) -> MetadataLine | MalformedLine:
+def _parse_line(path: Path, number: int, line: str, layout: _Layout) -> _Fields | str:
     fields = _split_fields(line, layout)
     if fields is None:
         columns = line.count("|") + 1
         hint = " Text must not contain '|'." if columns > layout.columns else ""
-        return MalformedLine(number, f"has {columns} columns where the file has {layout.columns}.{hint}")
+        return f"has {columns} columns where the file has {layout.columns}.{hint}"
     audio, text, normalised, speaker, language = (
         fields[i].strip() if i is not None and i < len(fields) else "" for i in layout.positions
     )
     if not audio or "\0" in audio:
-        return MalformedLine(number, "names no audio file.")
+        return "names no audio file."
     audio = audio.replace("\\", "/")
     if "./" in audio or "//" in audio:
         # Two spellings of one path would be two clips.
@@ -205,10 +187,8 @@ def _parse_line(path: Path, number: int, line: str, layout: _Layout) -> Metadata
         )
     text = normalised or text
     if len(text) > MOST_TEXT_CHARACTERS:
-        return MalformedLine(
-            number, f"has {len(text)} characters of text, where a clip may have {MOST_TEXT_CHARACTERS} at most."
-        )
-    return MetadataLine(number, audio, text, speaker, language)
+        return f"has {len(text)} characters of text, where a clip may have {MOST_TEXT_CHARACTERS} at most."
+    return audio, text, speaker, language
 
 
 def _split_fields(line: str, layout: _Layout) -> list[str] | None:
@@ -249,8 +229,7 @@ AUDIO_FOLDER = "wavs/"
 _SUFFIXES = (*AUDIO_SUFFIXES, *(suffix.upper() for suffix in AUDIO_SUFFIXES))
 
 
-@dataclass(frozen=True)
-class MetadataFile:
+class MetadataFile(NamedTuple):
     """A metadata file and what holds for all of its lines."""
 
     path: Path
@@ -273,7 +252,6 @@ class Metadata:
     audio: TextColumn
     """The clip's file, relative to the root; where none was found, what the line says."""
     key: NDArray[np.int64]
-    """A hash of `audio`."""
     is_found: NDArray[np.bool_]
     is_repeated: NDArray[np.bool_]
     """Whether an earlier line has named the same file."""
@@ -291,7 +269,6 @@ class Metadata:
         return len(self.line_numbers)
 
     def describe_line(self, row: int) -> str:
-        """`file, line n` of a row, for messages."""
         return f"{self.files[self.file_numbers[row]].path}, line {self.line_numbers[row]}"
 
 
@@ -318,20 +295,21 @@ def read_metadata(
     speaker, languages = NameColumnBuilder(), NameColumnBuilder()
     malformed: list[Drop] = []
     for file_number, file in enumerate(files):
-        for line in read_lines(file.path):
-            if isinstance(line, MalformedLine):
-                name, where = f"{file.path.name}:{line.number}", f"{file.path}, line {line.number}"
-                malformed.append(Drop(DropReason.MALFORMED_LINE, name, where, line.problem))
+        for line_number, line in _read_lines(file.path):
+            if isinstance(line, str):
+                name, where = f"{file.path.name}:{line_number}", f"{file.path}, line {line_number}"
+                malformed.append(Drop(DropReason.MALFORMED_LINE, name, where, line))
                 continue
-            found = _find_clip(base, file.prefix, line.audio, folders)
-            name, size, time = found or (file.prefix + line.audio, 0, 0)
-            numbers.extend((file_number, line.number, size, time))
+            written, spoken, own_speaker, own_language = line
+            found = _find_clip(base, file.prefix, written, folders)
+            name, size, time = found or (file.prefix + written, 0, 0)
+            numbers.extend((file_number, line_number, size, time))
             is_found.append(found is not None)
             is_linked.append(not follow_symlinks and os.path.realpath(base + name) != f"{real}/{name}")
             audio.append(name)
-            text.append(line.text)
-            speaker.append(line.speaker or file.speaker)
-            languages.append(_find_language(line.language or language))
+            text.append(spoken)
+            speaker.append(own_speaker or file.speaker)
+            languages.append(_find_language(own_language or language))
     if len(malformed) > len(is_found):
         raise CorpusError(
             f"{malformed[0].where}: {malformed[0].detail} {len(malformed)} of {len(malformed) + len(is_found)} lines are "

@@ -1,10 +1,7 @@
 """Loads done by TensorFlow's own input pipeline: for plain wav files only, and without Python in its graph.
 
 Which files make which batch comes through a queue, so one pipeline lives as long as the run. Files that turn out not to
-be plain wav, or cannot be read, are loaded in this process instead: with the same samples, or the right failure.
-
-Shapes: B rows, S samples, H bytes of a file's head.
-"""
+be plain wav, or cannot be read, are loaded in this process instead. Shapes: B rows, S samples, H bytes of a file's head."""
 
 from __future__ import annotations
 
@@ -32,13 +29,7 @@ MOST_CHUNKS = 3
 
 
 class NativeEngine(LoadingEngine):
-    """Loads in tf.data; what it cannot load, in this process.
-
-    Args:
-        readers: batches that are read at a time.
-        depth: loads that may be under way.
-        parallel_batch, map_fusion: the tf.data optimisations of these names.
-    """
+    """Loads in tf.data; what it cannot load, in this process."""
 
     def __init__(self, readers: int, depth: int, *, parallel_batch: bool = True, map_fusion: bool = True):
         self._loads: deque[Load] = deque()

@@ -19,8 +19,6 @@ BARS = 16
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar of a histogram of durations."""
-
     from_s: float
     to_s: float
     clips: int
@@ -28,8 +26,6 @@ class Bar:
 
 @dataclass(frozen=True)
 class Share:
-    """A speaker's or a language's part of the corpus."""
-
     name: str
     clips: int
     seconds: float
@@ -37,8 +33,6 @@ class Share:
 
 @dataclass(frozen=True)
 class Bucketing:
-    """What a batch size costs in padding."""
-
     batch_size: int
     shapes: int
     batches: int
@@ -109,11 +103,7 @@ MOST_ROWS = 10
 
 
 def format_overview(result: ScanResult, overview: Overview, validation: ScanResult | None = None) -> str:
-    """The whole report as plain text.
-
-    Args:
-        validation: of `--val-data`, where it is given.
-    """
+    """The whole report as plain text."""
     most = max(bar.clips for bar in overview.histogram)
     apart = overview.clips - overview.train_clips if validation is None else len(validation.corpus)
     bars = [

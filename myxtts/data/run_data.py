@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,15 +37,8 @@ _SPLIT = 101
 """Sets these hashes apart from others with the same seed."""
 
 
-class CorpusSplit(NamedTuple):
-    """Clip numbers of the two parts, each in rising order. A corpus of one clip has nothing to validate on."""
-
-    train: NDArray[np.intp]
-    validation: NDArray[np.intp]
-
-
-def split_corpus(corpus: Corpus, seed: int) -> CorpusSplit:
-    """Set some clips apart for validation, and say so in the log.
+def split_corpus(corpus: Corpus, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The clips to train on, and some set apart for validation, which the log says; of a single one, none.
 
     Which ones follows from the seed and the clips' paths, whatever the order of the metadata's lines.
     """
@@ -57,14 +50,10 @@ def split_corpus(corpus: Corpus, seed: int) -> CorpusSplit:
     validation, train = np.sort(order[:count]), np.sort(order[count:])
     _log.info(
         "Validation: %d of %d clips (%.1f of %.1f min) are set apart from training, chosen by seed %d%s.",
-        count,
-        len(corpus),
-        corpus.take(validation).total_seconds / 60,
-        corpus.total_seconds / 60,
-        seed,
+        *(count, clips, corpus.take(validation).total_seconds / 60, corpus.total_seconds / 60, seed),
         f", such as {corpus.audio[int(validation[0])]}" if count else "",
     )
-    return CorpusSplit(train, validation)
+    return train, validation
 
 
 _VERSION = 1
@@ -88,14 +77,6 @@ class Fingerprint:
     vocabulary: str
     validation_speakers: str
     """Prompts may be cut from other clips of the same speaker."""
-
-
-@dataclass(frozen=True, eq=False)
-class SamplerPosition:
-    """Where a run is: the next global step, and the failures that still lie ahead of it."""
-
-    step: int
-    journal: ReplacementJournal
 
 
 def take_fingerprint(corpus: Corpus, sampler: IndexSampler, *, validation: Corpus, vocabulary: Path) -> Fingerprint:
@@ -124,20 +105,22 @@ def take_fingerprint(corpus: Corpus, sampler: IndexSampler, *, validation: Corpu
     )
 
 
-def save_position(position: SamplerPosition, fingerprint: Fingerprint, sampler: IndexSampler) -> dict[str, Any]:
-    """The position as a small dict of JSON values. Failures behind it are left out: nothing asks for them again."""
+def save_position(
+    step: int, journal: ReplacementJournal, fingerprint: Fingerprint, sampler: IndexSampler
+) -> dict[str, Any]:
+    """Where a run is, at the next global step, as a small dict of JSON values. Failures behind it are left out."""
     return {
         "version": _VERSION,
         "seed": sampler.seed,
-        "epoch": sampler.find_epoch(position.step),
-        "step": position.step,
+        "epoch": step // sampler.steps_per_epoch,
+        "step": step,
         "fingerprint": asdict(fingerprint),
-        "failures": [astuple(failure) for failure in position.journal.list_failures(position.step)],
+        "failures": [astuple(failure) for failure in journal.list_failures(step)],
     }
 
 
-def load_position(state: Mapping[str, Any], fingerprint: Fingerprint) -> SamplerPosition:
-    """The position in a saved dict. Raises `CorpusError`, naming what changed, when it is of another corpus or plan."""
+def load_failures(state: Mapping[str, Any], fingerprint: Fingerprint) -> ReplacementJournal:
+    """The failures ahead of a saved position. Raises `CorpusError`, naming what changed, when it is of another corpus or plan."""
     if state.get("version") != _VERSION:
         raise CorpusError(
             f"The saved position has version {state.get('version')}, but this MyXTTS reads version {_VERSION}. "
@@ -150,7 +133,7 @@ def load_position(state: Mapping[str, Any], fingerprint: Fingerprint) -> Sampler
             + "\n".join(f"  - {change}" for change in changes)
             + "\nBring back what the run was started with, or start anew with --reset-training."
         )
-    return SamplerPosition(state["step"], ReplacementJournal(Failure(*entry) for entry in state["failures"]))
+    return ReplacementJournal(Failure(*entry) for entry in state["failures"])
 
 
 def _describe_changes(saved: Fingerprint, now: Fingerprint) -> list[str]:
@@ -218,7 +201,6 @@ def collect_run_data(
         folder: the run's folder. Where neither the configuration nor a checkpoint has a vocabulary, one is made from the
             corpus and kept there as `vocab.json`; a resumed run finds it there.
         vocabulary: that of the checkpoint that is fine-tuned.
-        progress: called now and then while clips and texts are looked at.
     """
     scan = scan_data(config, "train", choose_vocabulary(config, folder, vocabulary), progress)
     assert scan.vocabulary is not None
@@ -235,8 +217,7 @@ def collect_run_data(
         )
         _warn_of_overlap(train, validation)
     else:
-        trained, apart = split_corpus(train, seed)
-        train, validation = train.take(trained), train.take(apart)
+        train, validation = map(train.take, split_corpus(train, seed))
     if batch_size > len(train):
         _log.warning(
             "--batch-size %d is more than the %d clips there are to train on: a batch holds %d.",
@@ -271,14 +252,11 @@ def _warn_of_overlap(train: Corpus, validation: Corpus) -> None:
     if both:
         _log.warning(
             "%d of %d validation clips are trained on as well, such as %s: the validation loss says little about other speech.",
-            len(both),
-            len(validation),
-            both[0],
+            *(len(both), len(validation), both[0]),
         )
 
 
 def save_run_data(data: RunData, folder: Path) -> None:
-    """Write a snapshot for `load_run_data` into the run's folder."""
     write_snapshot(folder / SNAPSHOT_NAME, data)
 
 

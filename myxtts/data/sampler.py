@@ -1,8 +1,7 @@
 """Which clips make which batch, in the place of which others, and whose voice they hear: pure functions of (seed, epoch, global step).
 
 A *global batch* is what one update trains on: one or more *micro-batches* (gradient accumulation), each of one bucket and so of
-one shape. Ranks share every micro-batch by rows; the batches do not depend on how many there are. An epoch sees every clip exactly
-once; clips that do not fill a batch of their bucket move on to the next longer one, and only the last batch may be short."""
+one shape. Ranks share every micro-batch by rows. An epoch sees every clip exactly once (`buckets`)."""
 
 from __future__ import annotations
 
@@ -105,13 +104,7 @@ WHOLE = RowShare()
 
 @dataclass(eq=False)
 class IndexSampler:
-    """Gives the global batch of any step. Holds no position: the order of calls does not matter.
-
-    Args:
-        plan: the shapes, and which clip belongs to which.
-        seed: of the shuffle.
-        accumulation: micro-batches in a global batch.
-    """
+    """Gives the global batch of any step, of `accumulation` micro-batches. The order of calls does not matter."""
 
     plan: BucketPlan
     _: KW_ONLY
@@ -131,9 +124,6 @@ class IndexSampler:
     @property
     def steps_per_epoch(self) -> int:
         return -(-self.plan.batches_per_epoch // self.accumulation)
-
-    def find_epoch(self, step: int) -> int:
-        return step // self.steps_per_epoch
 
     def make_batch(self, step: int) -> GlobalBatch:
         """The global batch of a step, counted from 0 over all epochs."""
@@ -271,8 +261,6 @@ class SpeakerPrompts:
     """For each clip another one of the same speaker, or itself where the speaker has no other.
 
     Args:
-        speakers: of a corpus.
-        seed: of the run.
         is_fixed: always the same other clip, instead of one drawn anew in each epoch.
     """
 
@@ -322,10 +310,7 @@ class RunOrder:
     round of all validation batches; that behind a last step that is no multiple of the interval only while it is the last one.
 
     Args:
-        sampler: of the training clips.
         validation_batches: in a round; 0 means that there are no rounds.
-        validation_interval: updates between two rounds.
-        end_step: updates of the whole run.
         first_step: updates done before this process started.
         is_validated: whether the round due after `first_step` updates, if one is, was finished before. The stream begins
             with it if not.

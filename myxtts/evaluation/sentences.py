@@ -61,8 +61,8 @@ def choose_part(corpus: Corpus, split: Split, seed: int) -> NDArray[np.intp]:
     """Clip numbers of a part, as a training run with this seed and without its own validation data divides the corpus."""
     if split == "all":
         return np.arange(len(corpus))
-    parts = split_corpus(corpus, seed)
-    return parts.train if split == "train" else parts.validation
+    train, validation = split_corpus(corpus, seed)
+    return train if split == "train" else validation
 
 
 def choose_sentences(

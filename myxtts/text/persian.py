@@ -44,12 +44,8 @@ _HAMZA_ON_YE = re.compile(f"ی{_HAMZA_ABOVE}")
 _EZAFE_ON_HE = re.compile(f"ه[{VOWEL_SIGNS}]*{_HAMZA_ABOVE}|ۀ|ۂ")
 
 
-def unify_letters(text: str, keep_diacritics: bool = False) -> str:
-    """The text with one spelling for each letter, without tatweel, signs of recitation and invisible characters.
-
-    Args:
-        keep_diacritics: keep the vowel signs, tanvin and tashdid, which Persian text has only here and there.
-    """
+def unify_letters(text: str) -> str:
+    """The text with one spelling for each letter, without tatweel, vowel signs, signs of recitation and invisible characters."""
     text = _COMPATIBILITY_FORMS.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
     text = "".join(filter(_is_spoken, text.translate(_SAME_LETTER)))
     # Composing may yield a letter of the table again: ا with a hamza of its own.
@@ -57,8 +53,7 @@ def unify_letters(text: str, keep_diacritics: bool = False) -> str:
     # The hamza of خانهٔ is a spoken "ye"; as a letter it survives the removal of signs.
     text = _EZAFE_ON_HE.sub(f"ه{ZWNJ}ی", text)
     text = _HAMZA_ON_YE.sub("ئ", text).replace(_HAMZA_ABOVE, "")
-    text = _QURANIC_SIGNS.sub("", text)
-    return text if keep_diacritics else _VOWEL_SIGN.sub("", text)
+    return _VOWEL_SIGN.sub("", _QURANIC_SIGNS.sub("", text))
 
 
 def _is_spoken(character: str) -> bool:
@@ -70,16 +65,11 @@ def _is_spoken(character: str) -> bool:
     )
 
 
-_LETTER = f"[{LETTERS}{VOWEL_SIGNS}]"
+_LETTER = f"[{LETTERS}]"
 
 _MARKS = str.maketrans(
     {
-        ",": "،",
-        ";": "؛",
-        "?": "؟",
-        "٫": ".",
-        "٬": "،",
-        "۔": ".",
+        **dict(zip(",;?٫٬۔", "،؛؟.،.", strict=True)),
         **dict.fromkeys("“„‟‹", "«"),
         **dict.fromkeys("”›", "»"),
         **dict.fromkeys("‘’‛", "'"),
@@ -93,7 +83,6 @@ _QUOTED = re.compile('"([^"]*)"')
 # Only Latin words have an apostrophe.
 _STRAY_APOSTROPHE = re.compile("(?<![a-z])'|'(?![a-z])")
 
-_LOOSE_VOWEL_SIGN = re.compile(f"(?<![{LETTERS}{VOWEL_SIGNS}])[{VOWEL_SIGNS}]+")
 _LOOSE_HALF_SPACE = re.compile(f"(?<!{_LETTER}){ZWNJ}+|{ZWNJ}+(?!{_LETTER})")
 _HALF_SPACES = re.compile(f"{ZWNJ}{{2,}}")
 _SPACE_BEFORE_MARK = re.compile(r" +(?=[،؛؟.!:»)…])")
@@ -122,7 +111,6 @@ def unify_marks(text: str) -> str:
 
 def tidy_spaces(text: str) -> str:
     """The text with single spaces, half-spaces only inside words, and marks next to the word they belong to."""
-    text = _LOOSE_VOWEL_SIGN.sub("", text)
     text = _HALF_SPACES.sub(ZWNJ, _LOOSE_HALF_SPACE.sub(" ", text))
     text = _DASH.sub(" - ", text)
     text = " ".join(text.split())
@@ -140,32 +128,14 @@ def join_half_spaces(text: str) -> str:
     return _PERFECT_ENDING.sub(rf"{ZWNJ}\1", text)
 
 
-_SIGNS = str.maketrans(
-    {
-        "&": " و ",
-        "@": " ات ",
-        "%": " درصد ",
-        "‰": " در هزار ",
-        "#": " هشتگ ",
-        "№": " شماره ",
-        "+": f" به{ZWNJ}علاوه ",
-        "=": " مساوی ",
-        "×": " ضرب در ",
-        "÷": " تقسیم بر ",
-        "±": " مثبت منفی ",
-        "°": " درجه ",
-        "℃": f" درجه سانتی{ZWNJ}گراد ",
-        "℉": " درجه فارنهایت ",
-        "²": " به توان دو ",
-        "³": " به توان سه ",
-        "$": " دلار ",
-        "€": " یورو ",
-        "£": " پوند ",
-        "¥": " ین ",
-        "₹": " روپیه ",
-        **dict.fromkeys("_/\\|<>*~^`•·", " "),
-    }
-)
+_SIGN_WORDS = {
+    "&": "و", "@": "ات", "%": "درصد", "‰": "در هزار", "#": "هشتگ", "№": "شماره", "+": f"به{ZWNJ}علاوه", "=": "مساوی",
+    "×": "ضرب در", "÷": "تقسیم بر", "±": "مثبت منفی", "°": "درجه", "℃": f"درجه سانتی{ZWNJ}گراد", "℉": "درجه فارنهایت",
+    "²": "به توان دو", "³": "به توان سه", "$": "دلار", "€": "یورو", "£": "پوند", "¥": "ین", "₹": "روپیه",
+    **dict.fromkeys("_/\\|<>*~^`•·", ""),
+}  # fmt: skip
+"""Those without a word are as good as a space: spaces are tidied later."""
+_SIGNS = str.maketrans({sign: f" {word} " for sign, word in _SIGN_WORDS.items()})
 
 
 def expand_signs(text: str) -> str:
@@ -204,18 +174,14 @@ def expand_abbreviations(text: str) -> str:
 _NUMBER_SIGNS = str.maketrans("٫٪−", ".%-")
 
 
-def normalise_persian(text: str, keep_diacritics: bool = False) -> str:
+def normalise_persian(text: str) -> str:
     """Persian text with one spelling for each letter, numbers and signs in words, and Persian punctuation.
 
-    Words of other scripts stay, in lower case. What nobody can speak (pictures, control characters) goes.
-
-    Args:
-        keep_diacritics: keep the vowel signs, tanvin and tashdid, which Persian text has only here and there.
+    Words of other scripts stay, in lower case. What nobody can speak (pictures, control characters) goes, and so do the vowel
+    signs, which Persian text has only here and there.
     """
-    text = unify_letters(text.lower(), keep_diacritics)
+    text = unify_letters(text.lower())
     text = " ".join(write_ascii_digits(text).translate(_NUMBER_SIGNS).split())
     text = tidy_spaces(unify_marks(expand_signs(expand_numbers(text))))
     # Only now do "ه.ش", "ه. ش" and "ه . ش" look alike, with no sign or number glued to them.
-    text = join_half_spaces(tidy_spaces(expand_abbreviations(text)))
-    # Vowel signs that stood apart may have come together.
-    return unicodedata.normalize("NFC", text)
+    return unicodedata.normalize("NFC", join_half_spaces(tidy_spaces(expand_abbreviations(text))))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as BpeTokenizer
+from tokenizers.models import BPE
 
 from myxtts.errors import VocabularyError
 from myxtts.files import WriteError, open_file_atomically
@@ -225,26 +226,8 @@ def _collect_characters(words: Iterable[str], language: str) -> set[str]:
 
 
 def _make_empty_document() -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [],
-        "normalizer": None,
-        "pre_tokenizer": {"type": "Whitespace"},
-        "post_processor": None,
-        "decoder": None,
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": UNKNOWN,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "vocab": {},
-            "merges": [],
-        },
-    }
+    document: dict[str, Any] = json.loads(BpeTokenizer(BPE(unk_token=UNKNOWN)).to_str())
+    document["pre_tokenizer"] = {"type": "Whitespace"}
     for token in (STOP, UNKNOWN, SPACE):
         _add_special(document, token)
     return document

@@ -14,7 +14,7 @@ import tensorflow as tf
 from myxtts.checkpoints.store import Checkpoint, TrainingState
 from myxtts.config import XTTSConfig
 from myxtts.config.sources import dump_sections
-from myxtts.data.run_data import RunData, SamplerPosition, load_position, save_position
+from myxtts.data.run_data import RunData, load_failures, save_position
 from myxtts.data.sampler import ReplacementJournal
 from myxtts.devices.machine import ONEDNN
 from myxtts.devices.plan import DevicePlan
@@ -70,7 +70,7 @@ class CheckpointSaver:
         state = TrainingState(
             step=step,
             metrics=metrics,
-            position=save_position(SamplerPosition(step, self.journal), self.data.fingerprint, self.data.sampler),
+            position=save_position(step, self.journal, self.data.fingerprint, self.data.sampler),
             config=dump_sections(self.config),
             environment=self.environment,
             extra=asdict(self.progress),
@@ -83,9 +83,9 @@ class CheckpointSaver:
         """Takes weights, optimizer, position and progress from the checkpoint that the run goes on from, if there is one here."""
         saved = self.run.open_checkpoint()
         if saved is not None:
-            position = load_position(saved.state.position, self.data.fingerprint)
+            journal = load_failures(saved.state.position, self.data.fingerprint)
             self.trained.restore(saved)
-            self.journal = position.journal
+            self.journal = journal
             self.saved_step = saved.state.step
             self.progress.restore(saved.state.extra)
 

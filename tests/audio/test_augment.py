@@ -128,14 +128,6 @@ def test_masks_silence_frames_and_bands_inside_the_clip() -> None:
     np.testing.assert_array_equal(masked, expected)
 
 
-def test_a_mask_longer_than_the_clip_is_cut_to_it() -> None:
-    settings = AugmentSettings(frame_masks=1)
-    draws = dataclasses.replace(draw(settings, 1), frame_mask_sizes=np.int32([[20]]))
-    masked = mask_mel(tf.ones((1, 12, 80)), tf.constant([4]), settings, draws, tf.zeros(80)).numpy()[0]
-    assert not masked[:4].any()
-    assert masked[4:].all()
-
-
 def test_draws_are_the_same_for_ever_and_every_part_of_their_key_counts() -> None:
     words = draw_words(1, 2, [3, -4], Purpose.GAIN, 2)
     assert words.tolist() == [

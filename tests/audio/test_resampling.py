@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from myxtts.audio.on_device import resample_batch
 from myxtts.audio.resampling import count_resampled, has_exact_kernel, resample_clip
 from tests.audio.reference import load_parity
-from tests.support.processes import run_code
 
 CASES = [
     ("22k", 22050, 16000),
@@ -75,33 +71,3 @@ def test_a_clip_on_a_device_is_the_same_alone_and_among_others() -> None:
         assert length == alone.shape[1]
         np.testing.assert_array_equal(row[:length], alone[0])
         assert not row[length:].any()
-
-
-def test_unknown_shapes_are_traced_once() -> None:
-    signature = [tf.TensorSpec([None, None]), tf.TensorSpec([None], tf.int32)]
-    function = tf.function(lambda wav, lengths: resample_batch(wav, lengths, 24000, 22050), input_signature=signature)
-    for rows, samples in ((1, 200_000), (3, 999)):
-        wav = np.random.default_rng(1).standard_normal((rows, samples)).astype(np.float32)
-        output, _ = function(wav, [samples] * rows)
-        np.testing.assert_allclose(output[0], resample_clip(wav[0], 24000, 22050), atol=1e-6)
-    assert function.experimental_get_tracing_count() == 1
-
-
-CODE = """
-import hashlib
-import numpy as np
-from myxtts.audio.resampling import resample_clip
-
-rng = np.random.default_rng(0)
-digest = hashlib.sha256()
-for rate_hz in (8000, 16000, 24000, 44100, 48000, 96000):
-    for seconds in (0.5, 2.345, 11.0):
-        clip = rng.standard_normal(int(rate_hz * seconds)).astype(np.float32)
-        digest.update(resample_clip(clip, rate_hz, 22050).tobytes())
-report(digest.hexdigest())
-"""
-
-
-def test_bits_do_not_depend_on_the_threads_that_a_process_gives_to_blas() -> None:
-    digests = {run_code(CODE, {**os.environ, "OPENBLAS_NUM_THREADS": str(threads)}) for threads in (1, 2, 4)}
-    assert len(digests) == 1

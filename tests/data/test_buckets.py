@@ -10,7 +10,6 @@ from myxtts.data.buckets import (
     TOKENS_STEP,
     LengthTable,
     assign_buckets,
-    format_plan,
     list_sample_edges,
     plan_buckets,
     plan_shared_buckets,
@@ -94,22 +93,6 @@ def test_one_long_text_does_not_lengthen_every_batch():
     assert after.buckets[-1].tokens == 200
     assert after.buckets[-2].tokens < 120
     assert after.waste.text_share < before.waste.text_share + 0.02
-
-
-def test_the_order_of_clips_does_not_change_the_shapes():
-    samples, tokens = make_ljspeech_lengths(500)
-    order = np.random.default_rng(1).permutation(500)
-    plan, shuffled = (plan_buckets(samples[i], tokens[i], batch_size=8) for i in (np.arange(500), order))
-    assert shuffled.buckets == plan.buckets
-    assert np.array_equal(shuffled.bucket_of_clip, plan.bucket_of_clip[order])
-
-
-def test_the_shapes_can_be_printed():
-    text = format_plan(plan_buckets(np.array([22050, 40000]), np.array([10, 12]), batch_size=1))
-    assert text.splitlines()[1].split() == ["1", "1", "1.11", "24576", "16", "1"]
-    assert "2 shapes, 2 batches per epoch" in text
-    assert "1 shape, 1 batch per epoch" in format_plan(plan_buckets(np.array([9000]), np.array([10]), batch_size=1))
-    assert "% of the audio" in text
 
 
 @given(lengths, st.integers(1, 20), st.data())

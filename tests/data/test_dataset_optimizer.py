@@ -24,12 +24,6 @@ def test_options_for_throughput_give_up_order_and_others_keep_it():
     assert options.experimental_optimization.map_fusion is True
 
 
-def test_optimising_changes_settings_but_not_the_data():
-    dataset = optimizer.optimize_dataset_pipeline(make_dataset(), batch_size=4)
-    assert values(dataset) == values(make_dataset())
-    assert dataset.options().experimental_optimization.parallel_batch is True
-
-
 def test_the_summary_reads_back_what_is_set():
     assert "parallel_batch: unset" in optimizer.print_optimization_summary(make_dataset())
     text = optimizer.print_optimization_summary(optimizer.optimize_dataset_pipeline(make_dataset(), batch_size=4))

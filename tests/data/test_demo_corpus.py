@@ -11,11 +11,6 @@ def metadata():
     return read_metadata(demo_corpus_path())
 
 
-def test_has_a_clip_for_every_line_and_a_line_for_every_clip(metadata):
-    clips = sorted(path.name for path in (demo_corpus_path() / "wavs").iterdir())
-    assert [f"wavs/{name}" for name in clips] == sorted(metadata.audio)
-
-
 def test_has_one_clear_english_voice_another_one_and_persian(metadata):
     voices = Counter((metadata.speaker[i], metadata.language[i]) for i in range(len(metadata)))
     assert voices == {("slt", "en"): 43, ("rms", "en"): 8, ("fa", "fa"): 8}

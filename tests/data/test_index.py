@@ -111,16 +111,6 @@ def test_a_full_disk_ends_the_remembering_not_the_scan(corpus, caplog):
     assert [scan(corpus).checked for _ in range(2)] == [CLIPS, 0]
 
 
-def test_what_cannot_be_replaced_is_left_alone(corpus, caplog):
-    scan(corpus)
-    path = list_files(corpus)[0]
-    rows = path.stat().st_size // 32
-    path.unlink()
-    path.mkdir()
-    assert [scan(corpus).checked for _ in range(2)] == [rows] * 2
-    assert caplog.text.count("cannot be kept") == 2
-
-
 def test_a_changed_time_alone_is_looked_at_again(corpus):
     checked = []
     for time in range(1, 5):

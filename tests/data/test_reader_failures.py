@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from myxtts.data.host_batches import CorpusBatches
-from myxtts.data.run_data import SamplerPosition, load_position, save_position, take_fingerprint
+from myxtts.data.run_data import load_failures, save_position, take_fingerprint
 from myxtts.data.sampler import EMPTY_ROW, Failure, Position
 from myxtts.errors import DropReason, ReadingError
 from tests.data.reading import VOCABULARY, freeze, freeze_all, make_sampler, open_reader, read_steps, scan_small
@@ -98,10 +98,9 @@ def test_a_resumed_run_repeats_replacements_even_if_the_clip_can_be_read_again(k
     sampler = make_sampler(own_lj, accumulation=2)
     fingerprint = take_fingerprint(own_lj, sampler, validation=own_lj, vocabulary=VOCABULARY)
     # The failure at step 2 is found while step 0 is trained on; the run is saved there and killed.
-    state = json.loads(json.dumps(save_position(SamplerPosition(1, reader.journal), fingerprint, sampler)))
-    position = load_position(state, fingerprint)
-    with open_reader(own_lj, kind, sampler=sampler, journal=position.journal) as resumed:
-        batches = freeze_all(read_steps(resumed, position.step, STEPS))
+    state = json.loads(json.dumps(save_position(1, reader.journal, fingerprint, sampler)))
+    with open_reader(own_lj, kind, sampler=sampler, journal=load_failures(state, fingerprint)) as resumed:
+        batches = freeze_all(read_steps(resumed, state["step"], STEPS))
     assert batches == unbroken[2:]
     assert resumed.report.replaced == []
     without_journal, _ = read_first_steps(own_lj, kind)

@@ -34,22 +34,6 @@ def test_a_failed_clip_gives_way_to_one_of_its_bucket_and_only_there():
     assert list_rows(replace_failed(other, sampler, journal)) == list_rows(other)
 
 
-def test_a_batch_whose_clips_all_fail_gets_many_different_others():
-    sampler = make_sampler()
-    batch = sampler.make_batch(3)
-    journal = ReplacementJournal(Failure(3, row, find_clip(sampler, 3, row)) for row in range(len(batch.clips)))
-    others = set(replace_failed(batch, sampler, journal).clips.tolist())
-    assert not others & {*batch.clips.tolist()}
-    assert len(others) > len(batch.clips) // 2
-
-
-def test_a_row_without_any_substitute_is_empty():
-    sampler = IndexSampler(plan_buckets(np.array([9000, 9000]), np.array([5, 5]), batch_size=2), seed=0)
-    journal = ReplacementJournal([Failure(0, 0, find_clip(sampler, 0, 0))])
-    rows = list_rows(replace_failed(sampler.make_batch(0), sampler, journal))[0]
-    assert rows == [EMPTY_ROW, find_clip(sampler, 0, 1)]
-
-
 @given(samplers(), st.integers(0, 50), st.randoms())
 def test_the_result_depends_on_the_failures_not_on_who_found_them_when(sampler, step, random):
     rows = len(np.concatenate(list_rows(sampler.make_batch(step))))

@@ -5,7 +5,7 @@ import pytest
 
 from myxtts.data.buckets import plan_buckets
 from myxtts.data.corpus import Corpus
-from myxtts.data.run_data import Fingerprint, SamplerPosition, load_position, save_position, take_fingerprint
+from myxtts.data.run_data import Fingerprint, load_failures, save_position, take_fingerprint
 from myxtts.data.sampler import Failure, IndexSampler, ReplacementJournal, replace_failed
 from myxtts.errors import CorpusError
 from tests.data.reading import VOCABULARY
@@ -44,8 +44,7 @@ def make_run(
 
 def save(step: int = 9, failures: tuple[Failure, ...] = ()) -> dict:
     sampler, fingerprint = make_run()
-    position = SamplerPosition(step, ReplacementJournal(failures))
-    return json.loads(json.dumps(save_position(position, fingerprint, sampler)))
+    return json.loads(json.dumps(save_position(step, ReplacementJournal(failures), fingerprint, sampler)))
 
 
 def test_a_position_survives_being_saved():
@@ -53,11 +52,11 @@ def test_a_position_survives_being_saved():
     clip = int(sampler.make_batch(9).micro_batches[0].clips[0])
     ahead = Failure(step=9, row=0, clip=clip)
     state = save(9, (Failure(step=8, row=0, clip=1), ahead))
-    position = load_position(state, fingerprint)
-    assert (position.step, state["seed"], state["epoch"]) == (9, 1, 9 // sampler.steps_per_epoch)
+    journal = load_failures(state, fingerprint)
+    assert (state["step"], state["seed"], state["epoch"]) == (9, 1, 9 // sampler.steps_per_epoch)
     # What was read ahead and replaced is replaced again; what lies behind is forgotten, so the state stays small.
-    assert position.journal.list_failures() == [ahead]
-    assert list_rows(replace_failed(sampler.make_batch(9), sampler, position.journal)) == list_rows(
+    assert journal.list_failures() == [ahead]
+    assert list_rows(replace_failed(sampler.make_batch(9), sampler, journal)) == list_rows(
         replace_failed(sampler.make_batch(9), sampler, ReplacementJournal([ahead]))
     )
     assert len(json.dumps(state)) < 1000
@@ -86,7 +85,7 @@ def test_a_position_survives_being_saved():
 def test_resuming_with_something_else_says_what_changed(changes, words):
     _, fingerprint = make_run(**changes)
     with pytest.raises(CorpusError, match=words) as caught:
-        load_position(save(), fingerprint)
+        load_failures(save(), fingerprint)
     assert str(caught.value).count("\n  - ") == 1
     assert "--reset-training" in str(caught.value)
 
@@ -97,13 +96,13 @@ def test_a_corpus_may_be_moved():
         speaker="named after the new folder",
         validation={"root": "elsewhere", "speaker": "named after the new folder"},
     )
-    assert load_position(save(), fingerprint).step == 9
+    assert load_failures(save(), fingerprint).list_failures() == []
 
 
 def test_a_position_of_another_version_is_refused():
     _, fingerprint = make_run()
     with pytest.raises(CorpusError, match="version 99"):
-        load_position(save() | {"version": 99}, fingerprint)
+        load_failures(save() | {"version": 99}, fingerprint)
 
 
 def test_fingerprints_never_change_between_versions():

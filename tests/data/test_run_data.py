@@ -100,16 +100,6 @@ def test_a_given_vocabulary_comes_before_that_of_a_checkpoint(corpus, tmp_path):
     assert not (tmp_path / "vocab.json").exists()
 
 
-def test_a_resumed_run_reads_the_same(corpus, tmp_path):
-    config = make_config(corpus)
-    first = collect_run_data(config, folder=tmp_path)
-    content = first.tokenizer_path.read_bytes()
-    again = collect_run_data(config, folder=tmp_path)
-    assert again.tokenizer_path.read_bytes() == content
-    assert again.fingerprint == first.fingerprint
-    assert_same(again, first)
-
-
 def assert_same(one: object, other: object, path: str = "") -> None:
     """Every value of two objects is the same, to the type of every column."""
     if isinstance(one, np.ndarray):
@@ -174,10 +164,3 @@ def test_a_snapshot_that_is_absent_torn_or_foreign_is_refused(corpus, tmp_path):
     np.savez(path, facts=np.frombuffer(b'{"train": {}}', np.uint8))
     with pytest.raises(ReadingError, match="cannot be read"):
         load_run_data(tmp_path)
-
-
-def test_a_snapshot_that_cannot_be_written_is_an_error(corpus, tmp_path):
-    data = collect_run_data(make_config(corpus), folder=tmp_path)
-    (tmp_path / "file").touch()
-    with pytest.raises(ReadingError, match=r"--checkpoint-dir"):
-        save_run_data(data, tmp_path / "file")

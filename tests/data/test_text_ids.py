@@ -13,6 +13,8 @@ def test_ids_are_the_tokenizer_s_and_only_those_of_the_clips_that_are_kept(tmp_p
     write_metadata(tmp_path, "a|Hello world.", "b|Hello ŵorld.", "c|", "d|Fourscore and seven years ago.")
     result, tokenizer = scan_corpus(tmp_path, vocabulary=VOCABULARY, processes=0), Tokenizer(VOCABULARY)
     assert list(result.corpus.audio) == ["wavs/a.wav", "wavs/d.wav"]
+    told = [(drop.reason, drop.detail) for drop in result.drops.drops]
+    assert told == [("unknown_characters", "'ŵ' U+0175"), ("text_empty", "")]
     assert result.corpus.ids.ids.dtype == np.uint16
     expected = [tokenizer.encode(text, "en") for text in result.corpus.text]
     assert [result.corpus.ids[text].tolist() for text in range(2)] == expected

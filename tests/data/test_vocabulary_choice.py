@@ -41,11 +41,6 @@ def test_it_grows_with_the_texts_up_to_what_the_model_has_room_for(tmp_path):
     assert capped == 100
 
 
-def test_a_model_without_room_for_the_characters_is_refused(tmp_path):
-    with pytest.raises(VocabularyError, match="must have at least"):
-        make_vocabulary(make_corpus(ENGLISH), tmp_path / "vocab.json", most_tokens=10)
-
-
 def test_a_run_keeps_its_vocabulary(tmp_path):
     other = ("en", "and some more")
     path = keep_vocabulary(make_corpus(ENGLISH, other, PERSIAN), tmp_path / "run", most_tokens=6681)

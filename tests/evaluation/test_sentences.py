@@ -45,8 +45,8 @@ def test_a_given_voice_speaks_sentences_from_all_over_the_clips(corpus, tmp_path
 
 def test_a_part_is_the_one_that_training_sets_apart(tmp_path):
     corpus = make_corpus(tmp_path, ["ana"] * 50, [3] * 50)
-    split = split_corpus(corpus, seed=7)
-    for name, clips in (("validation", split.validation), ("train", split.train), ("all", np.arange(50))):
+    train, validation = split_corpus(corpus, seed=7)
+    for name, clips in (("validation", validation), ("train", train), ("all", np.arange(50))):
         assert choose_part(corpus, name, 7).tolist() == clips.tolist()
     with pytest.raises(EvaluationError, match="--split"):
         choose_sentences(corpus, np.arange(0), None)

@@ -14,7 +14,6 @@ from myxtts.text.numbers import (
     say_cardinal,
     say_decimal,
     say_integer,
-    say_money,
     say_ordinal,
 )
 
@@ -77,9 +76,3 @@ def test_a_decimal_longer_than_a_float_keeps_its_digits():
     assert say_decimal("1", "2345678901234567", "en").endswith(
         "five six seven eight nine zero one two three four five six seven"
     )
-
-
-def test_money_without_words_is_none():
-    assert say_money(5.0, "GBP", "ru") is None
-    assert say_money(5.0, "EUR", "ru") == "пять евро"
-    assert say_money(float("inf"), "USD", "hi") is None

@@ -122,14 +122,8 @@ def test_trained_vocabulary_has_the_form_of_the_reference(tmp_path, tiny_vocab):
     }
     assert [set(token) for token in document["added_tokens"]] == [set(example["added_tokens"][0])] * 6
     ids = document["model"]["vocab"]
-    assert [ids[token] for token in ("[STOP]", "[UNK]", "[SPACE]", "[START]", "[en]", "[fa]")] == [
-        0,
-        1,
-        2,
-        117,
-        118,
-        119,
-    ]
+    special = ("[STOP]", "[UNK]", "[SPACE]", "[START]", "[en]", "[fa]")
+    assert [ids[token] for token in special] == [0, 1, 2, 117, 118, 119]
     assert tokenizer.text_tokens == 120
     assert tokenizer.languages == ("en", "fa")
 
