@@ -134,3 +134,4 @@ def test_what_is_no_sample_is_named(tmp_path: Path, value: float) -> None:
 def test_silence_is_what_nobody_could_hear(tmp_path: Path, samples: np.ndarray, problem: DropReason | None) -> None:
     soundfile.write(tmp_path / "clip.wav", samples, SAMPLE_RATE_HZ, subtype="PCM_16")
     assert find_problem(tmp_path / "clip.wav") is problem
+    assert check_clip(tmp_path / "clip.wav", most_seconds=0.01).frames == len(samples), "a longer one is not decoded"
