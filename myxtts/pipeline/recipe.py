@@ -22,13 +22,14 @@ from myxtts.data.code_cache import ClipIds
 from myxtts.data.run_data import RunData, save_run_data
 from myxtts.data.sampler import WHOLE, Failure, Kind, RowShare, RunOrder
 from myxtts.devices.plan import DevicePlan
-from myxtts.files import open_scratch_folder, read_json
+from myxtts.files import open_scratch_folder, read_bytes, read_json
 from myxtts.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 
 MOST_PARTS = 9999
 RECIPE_NAME = "recipe.json"
 """Beside the run's data, for who prepares elsewhere."""
 _CODEC_FOLDER, _MEL_STATISTICS = "codec", "mel_stats"
+_MOST_KIT_BYTES = 1 << 40
 _MOST_BYTES = 1 << 30
 """It names every clip that failed so far."""
 
@@ -178,7 +179,9 @@ def pack_kit(recipe: BatchRecipe, data: RunData, execution: Any, task: str) -> K
             dvae = {name: read_array(tensor) for name, tensor in whole.dvae.items()}
             write_model_directory(folder / _CODEC_FOLDER, config=whole.config, model=norms, dvae=dvae)
         paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-        return Kit({str(path.relative_to(folder)): np.fromfile(path, np.uint8) for path in paths}, execution, task)
+        contents = (np.frombuffer(read_bytes(path, _MOST_KIT_BYTES), np.uint8) for path in paths)
+        names = (str(path.relative_to(folder)) for path in paths)
+        return Kit(dict(zip(names, contents, strict=True)), execution, task)
 
 
 @dataclass(frozen=True)

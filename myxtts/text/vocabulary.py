@@ -19,7 +19,7 @@ from tokenizers import Tokenizer as BpeTokenizer
 from tokenizers.models import BPE
 
 from myxtts.errors import VocabularyError
-from myxtts.files import WriteError, open_file_atomically
+from myxtts.files import WriteError, open_file_atomically, parse_json
 from myxtts.text.normalise import clean_text, resolve_language
 from myxtts.text.persian import ALPHABET as PERSIAN_ALPHABET
 from myxtts.text.tokenizer import SPACE, START, STOP, UNKNOWN, Tokenizer, read_vocabulary
@@ -226,7 +226,7 @@ def _collect_characters(words: Iterable[str], language: str) -> set[str]:
 
 
 def _make_empty_document() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(BpeTokenizer(BPE(unk_token=UNKNOWN)).to_str())
+    document: dict[str, Any] = parse_json(BpeTokenizer(BPE(unk_token=UNKNOWN)).to_str())
     document["pre_tokenizer"] = {"type": "Whitespace"}
     for token in (STOP, UNKNOWN, SPACE):
         _add_special(document, token)
