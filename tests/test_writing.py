@@ -25,6 +25,11 @@ from tests.support.processes import run_code
 from tests.support.writing_kills import read_version, write_version
 
 
+def kill_everywhere(folder, arguments):
+    code = "from pathlib import Path\nfrom tests.support.writing_kills import kill_everywhere"
+    return run_code(f"{code}\nreport(kill_everywhere(Path({str(folder)!r}), {arguments}))")
+
+
 @pytest.mark.parametrize(
     ("arguments", "killed", "recovered"),
     [
@@ -34,8 +39,7 @@ from tests.support.writing_kills import read_version, write_version
     ],
 )
 def test_a_writer_killed_anywhere_leaves_the_old_or_the_new(tmp_path, arguments, killed, recovered):
-    code = "from pathlib import Path\nfrom tests.support.writing_kills import kill_everywhere"
-    result = run_code(f"{code}\nreport(kill_everywhere(Path({str(tmp_path)!r}), {arguments}))")
+    result = kill_everywhere(tmp_path, arguments)
     assert result["kills"] > 60
     assert result["states"].keys() == killed, "each must have been hit, and nothing else"
     assert result["recovered"].keys() == recovered
