@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from benchmarks.gpu_functions import FUNCTIONS, SHAPES, Case, build_function
 from benchmarks.measuring import print_row, run_bench, tell_machine
-from myxtts.tuning.launches import count_launches
+from myxtts.tuning.profiling import count_launches
 
 
 def main(words: Sequence[str]) -> None:

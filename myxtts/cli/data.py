@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +20,6 @@ from myxtts.errors import CommandLineError
 
 if TYPE_CHECKING:
     from myxtts.data.corpus import Corpus
-    from myxtts.data.drops import Drop
     from myxtts.data.scan import ScanResult
     from myxtts.pipeline.recipe import ClipPart
     from myxtts.tuning.code_preparation import PreparedCodes
@@ -87,12 +85,15 @@ def scan_corpora(config: XTTSConfig) -> tuple[ScanResult, ScanResult | None]:
     from myxtts.data.texts import choose_vocabulary
     from myxtts.files import open_scratch_folder
 
+    def show(kind: str, done: int, total: int) -> None:
+        show_progress(f"Looking at {kind}:", done, total)
+
     with open_scratch_folder("data") as folder:
         vocabulary = choose_vocabulary(config, folder, _find_vocabulary(config))
-        result = scan_data(config, "train", vocabulary, _show_scan)
+        result = scan_data(config, "train", vocabulary, show)
         if not config.data.val_data:
             return result, None
-        return result, scan_data(config, "eval", result.vocabulary or vocabulary, _show_scan)
+        return result, scan_data(config, "eval", result.vocabulary or vocabulary, show)
 
 
 def _find_vocabulary(config: XTTSConfig) -> Path | None:
@@ -107,10 +108,6 @@ def _find_vocabulary(config: XTTSConfig) -> Path | None:
     model = Path(config.training.init_from)
     path = (model.parent if model.is_file() else find_model_directory(model)) / VOCABULARY_NAME
     return path if path.exists() else None
-
-
-def _show_scan(kind: str, done: int, total: int) -> None:
-    show_progress(f"Looking at {kind}:", done, total)
 
 
 SHOWN_TO_PREPARE = (
@@ -167,9 +164,14 @@ def run_data_prepare(arguments: argparse.Namespace) -> int:
     plan = plan_preparing_device(config, read_machine(), arguments.pasted)
     print(describe_single_device(plan), file=sys.stderr, flush=True)
     with quiet_scan():
-        prepared = prepare_codes(config, plan, part, _show_preparing)
+        prepared = prepare_codes(config, plan, part, lambda kind, *done: show_progress(f"Preparing {kind}:", *done))
     print(format_prepared_codes(prepared, part))
-    print(f"Train on them with {' '.join(_list_run_flags(config))}")
+    # The flags by which a run finds the codes, apart from those it has anyway.
+    given = {"--train-data": config.data.train_data, "--val-data": config.data.val_data}
+    given |= {"--init-from": config.training.init_from, "--codec": config.training.codec}
+    words = [word for flag, value in given.items() if value for word in (flag, shlex.quote(value))]
+    words += ["--deterministic"] if config.training.deterministic else []
+    print(f"Train on them with {' '.join(words)} --cache disk")
     return 0
 
 
@@ -193,7 +195,11 @@ def format_prepared_codes(prepared: PreparedCodes, part: ClipPart) -> str:
     which = "" if part.parts == 1 else f"Part {part.number} of {part.parts} has {filled.clips} of "
     lines = [f"{which}{prepared.clips} clips: {filled.made} codes made, {filled.known} were there already."]
     if filled.failed:
-        lines.append(f"{len(filled.failed)} could not be read: {_list_clips(filled.failed)}.")
+        shown = [
+            f"{each.file} ({each.reason}: {each.detail.removesuffix('.')})" for each in filled.failed[:_LISTED_CLIPS]
+        ]
+        more = f" and {len(filled.failed) - len(shown)} more" if len(filled.failed) > len(shown) else ""
+        lines.append(f"{len(filled.failed)} could not be read: {', '.join(shown)}{more}.")
     if prepared.report.drops:
         lines.append(f"Set aside, and not among them:\n{prepared.report.format_table()}")
     if prepared.unused is not None:
@@ -205,21 +211,3 @@ def format_prepared_codes(prepared: PreparedCodes, part: ClipPart) -> str:
     lines.append("A run finds them there if it has the same:")
     lines += [f"  {name:<{width}}  {value}" for name, value in prepared.depends_on.items()]
     return "\n".join(lines)
-
-
-def _list_clips(failed: Sequence[Drop]) -> str:
-    names = [f"{drop.file} ({drop.reason}: {drop.detail.removesuffix('.')})" for drop in failed[:_LISTED_CLIPS]]
-    more = len(failed) - len(names)
-    return ", ".join(names) + (f" and {more} more" if more else "")
-
-
-def _list_run_flags(config: XTTSConfig) -> list[str]:
-    """The flags by which a run finds the codes, apart from those it has anyway."""
-    given = {"--train-data": config.data.train_data, "--val-data": config.data.val_data}
-    given |= {"--init-from": config.training.init_from, "--codec": config.training.codec}
-    words = [word for flag, value in given.items() if value for word in (flag, shlex.quote(value))]
-    return [*words, *(["--deterministic"] if config.training.deterministic else []), "--cache", "disk"]
-
-
-def _show_preparing(kind: str, done: int, total: int) -> None:
-    show_progress(f"{'Making' if kind == 'codes' else 'Writing'} {kind}:", done, total)

@@ -8,7 +8,6 @@ import os
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from myxtts.cli.parser import Parser
 from myxtts.devices.machine import (
@@ -33,7 +32,15 @@ def add_flags(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     machine = read_machine()
     links = read_links([card.physical_id for card in machine.cards])
-    print(json.dumps(_to_dict(machine, links), indent=2) if arguments.json else format_devices(machine, links))
+    facts = {
+        "host_free_mib": machine.host_free_mib,
+        "cards": [asdict(card) for card in machine.cards],
+        "lost": [{"physical_id": physical_id, "reason": reason} for physical_id, reason in machine.scan.lost],
+        "problem": machine.scan.problem,
+        "visible": [card.physical_id for card in _find_visible(machine)[0]],
+        "links": [asdict(link) for link in links],
+    }
+    print(json.dumps(facts, indent=2) if arguments.json else format_devices(machine, links))
     return 0
 
 
@@ -42,8 +49,7 @@ def format_devices(machine: Machine, links: Sequence[CardLink]) -> str:
     lines = [f"Host    {machine.host_free_mib} MB free, {os.cpu_count()} processors"]
     visible, remark = _find_visible(machine)
     for card in machine.cards:
-        free = "unknown" if card.free_mib is None else f"{card.free_mib} MB"
-        total = "unknown" if card.total_mib is None else f"{card.total_mib} MB"
+        free, total = ("unknown" if mib is None else f"{mib} MB" for mib in (card.free_mib, card.total_mib))
         hidden = "" if card in visible else f", hidden by {VISIBLE_DEVICES}"
         capability = "" if card.capability is None else ", compute capability {}.{}".format(*card.capability)
         lines.append(f"GPU {card.physical_id:<3} {card.name}, {free} free of {total}{capability}{hidden}")
@@ -65,17 +71,6 @@ def _find_visible(machine: Machine) -> tuple[tuple[Card, ...], str | None]:
         return select_visible(machine.cards, machine.environ), None
     except DevicePlanError as error:
         return (), str(error)
-
-
-def _to_dict(machine: Machine, links: Sequence[CardLink]) -> dict[str, Any]:
-    return {
-        "host_free_mib": machine.host_free_mib,
-        "cards": [asdict(card) for card in machine.cards],
-        "lost": [{"physical_id": physical_id, "reason": reason} for physical_id, reason in machine.scan.lost],
-        "problem": machine.scan.problem,
-        "visible": [card.physical_id for card in _find_visible(machine)[0]],
-        "links": [asdict(link) for link in links],
-    }
 
 
 TITLES = {

@@ -20,7 +20,7 @@ from myxtts.cli.speaking import (
 from myxtts.errors import CommandLineError
 
 if TYPE_CHECKING:
-    from myxtts.evaluation.judges import EvaluationRequest, Material
+    from myxtts.evaluation.judges import EvaluationRequest
 
 DEFAULT_LIMIT = 20
 
@@ -90,8 +90,17 @@ def run(arguments: argparse.Namespace) -> int:
     with open_judges(request) as judges:
         with quiet_scan():
             material = choose_material(request)
-        _make_folder(request.out)
-        tell(describe_work(material, hears_voices=judges[1] is not None))
+        try:
+            request.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CommandLineError(
+                f"--out {request.out} must be a folder, or a place for one, but cannot be made: {error.strerror}. Give another."
+            ) from error
+        # A judge may take minutes before the first sentence is said.
+        heard = (
+            f"the speaker judge has heard {sum(map(len, material.recordings.values()))} recordings to know the voices"
+        )
+        tell(f"saying {len(material.sentences)} sentences again{f', after {heard}' if judges[1] is not None else ''}")
         with open_speaking_device(rehearsal=arguments.rehearsal):
             from myxtts.evaluation.evaluate import JSON_NAME, PAGE_NAME, run_evaluation
             from myxtts.inference.synthesizer import load_synthesizer
@@ -126,19 +135,3 @@ def _make_request(arguments: argparse.Namespace) -> EvaluationRequest:
         speaker_judge=JudgeChoice(arguments.speaker_judge, arguments.speaker_judge_command),
         settings=read_speech_settings(arguments),
     )
-
-
-def _make_folder(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CommandLineError(
-            f"--out {out} must be a folder, or a place for one, but cannot be made: {error.strerror}. Give another."
-        ) from error
-
-
-def describe_work(material: Material, *, hears_voices: bool) -> str:
-    """What one will wait for, in a line: a judge may take minutes before the first sentence is said."""
-    recordings = sum(map(len, material.recordings.values()))
-    first = f", after the speaker judge has heard {recordings} recordings to know the voices" if hears_voices else ""
-    return f"saying {len(material.sentences)} sentences again{first}"

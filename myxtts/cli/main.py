@@ -105,7 +105,15 @@ def _answer(words: Sequence[str]) -> int:
 
 def _guard(prog: str, run: Callable[[], int]) -> int:
     try:
-        _show_only_text()
+        from myxtts.cli.parser import PlainStream
+
+        # What the terminal cannot show, or would be steered by, is escaped from now on: a corpus may have any name.
+        for name in ("stdout", "stderr"):
+            stream = getattr(sys, name)
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+            if stream is not None and not isinstance(stream, PlainStream):
+                setattr(sys, name, PlainStream(stream))
         code = run()
         # Here, where a failure can still be told: the interpreter's own flush at exit cannot.
         sys.stdout.flush()
@@ -122,18 +130,6 @@ def _guard(prog: str, run: Callable[[], int]) -> int:
         error.add_note(FAULT)
         raise
     return code
-
-
-def _show_only_text() -> None:
-    """What the terminal cannot show, or would be steered by, is escaped from now on: a corpus may have any name."""
-    from myxtts.cli.parser import PlainStream
-
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-        if stream is not None and not isinstance(stream, PlainStream):
-            setattr(sys, name, PlainStream(stream))
 
 
 def _report_os_error(prog: str, error: OSError) -> int:
@@ -156,14 +152,15 @@ def _report_os_error(prog: str, error: OSError) -> int:
 
 def format_help() -> str:
     """The overview of commands."""
-    from myxtts.cli.parser import wrap_table
+    from myxtts.units import wrap_titled
 
+    width = max(map(len, COMMANDS)) + 4
     lines = [
         "usage: myxtts COMMAND [flags]",
         "",
         "Train and run XTTS on the devices you own: one prepares, one trains.",
         "",
-        *wrap_table(COMMANDS),
+        *(line for name, text in COMMANDS.items() for line in wrap_titled(f"  {name}", text, indent=width)),
         "",
         "`myxtts COMMAND --help` shows the flags of a command.",
     ]

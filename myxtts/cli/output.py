@@ -109,20 +109,6 @@ def check_cluster(config: XTTSConfig) -> None:
         )
 
 
-def check_run_paths(config: XTTSConfig, *, opens_run: bool = True) -> None:
-    """Raises for paths with which a run cannot start.
-
-    Args:
-        opens_run: whether this process keeps the folder of the run; of a cluster only the chief does.
-    """
-    from myxtts.training.run_folder import check_run_folder
-
-    check_corpora(config)
-    check_models(config)
-    if opens_run:
-        check_run_folder(config)
-
-
 def tell(text: str) -> None:
     """Says it on standard error: standard output is for the answer."""
     print(f"... {text}", file=sys.stderr, flush=True)

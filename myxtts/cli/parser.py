@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn, TextIO
 
 from myxtts.config.settings import nearest_name
@@ -38,18 +37,15 @@ class Parser(argparse.ArgumentParser):
         self._words: Sequence[str] = ()
 
     def error(self, message: str) -> NoReturn:
-        raise CommandLineError(f"{self._reword(message)}. {self._point_to_help()}")
-
-    def _reword(self, message: str) -> str:
-        """What argparse says, in words of ours where its own are those of Python."""
+        """Raises what argparse says, in words of ours where its own are those of Python."""
         # It speaks so when a value follows a flag that takes none.
         if needless := re.fullmatch(r"argument (\S+): ignored explicit argument .*", message):
             names = needless[1].split("/")
             given = next((name for name in names if any(word.startswith(f"{name}=") for word in self._words)), names[0])
-            return f"{given} takes no value"
-        if odd := re.fullmatch(r"argument (\S+): invalid (int|float) value: (.*)", message, re.DOTALL):
-            return f"{odd[1]} must be {_NUMBERS[odd[2]]}, but is {odd[3]}"
-        return message[:1].upper() + message[1:]
+            message = f"{given} takes no value"
+        elif odd := re.fullmatch(r"argument (\S+): invalid (int|float) value: (.*)", message, re.DOTALL):
+            message = f"{odd[1]} must be {_NUMBERS[odd[2]]}, but is {odd[3]}"
+        raise CommandLineError(f"{message[:1].upper()}{message[1:]}. {self._point_to_help()}")
 
     def _point_to_help(self) -> str:
         command = f"python {self.prog}" if self.prog.endswith(".py") else self.prog
@@ -90,9 +86,6 @@ def spell_command(prog: str, words: Sequence[str]) -> tuple[str, ...]:
     return (*(["python"] if prog.endswith(".py") else []), *prog.split(), *words)
 
 
-HELP_COLUMNS = 80
-
-
 class PlainStream:
     """Standard output or error, to which only text is written.
 
@@ -112,14 +105,3 @@ class PlainStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.unescaped, name)
-
-
-def wrap_table(rows: Mapping[str, str]) -> list[str]:
-    """Lines of names, each with its text beside it."""
-    width = max(map(len, rows))
-    lines: list[str] = []
-    for name, text in rows.items():
-        lines += textwrap.wrap(
-            text, HELP_COLUMNS, initial_indent=f"  {name:<{width}}  ", subsequent_indent=" " * (width + 4)
-        )
-    return lines

@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         for outcome in run_checks(checks, situation):
             took = f"  {format_duration(outcome.seconds)}" if outcome.seconds else ""
             detail = wrap_titled("", outcome.detail, indent=11, breaks_words=False)
-            print(f"{outcome.status:<11}{outcome.name}{took}", *detail, sep="\n", flush=True)
+            print(f"{outcome.status:<11}{outcome.check.name}{took}", *detail, sep="\n", flush=True)
             outcomes.append(outcome)
     end, page = format_report(outcomes, rehearsal=rehearsal)
     write_text(arguments.out, redact(page, os.environ))

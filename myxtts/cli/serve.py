@@ -6,8 +6,7 @@ import argparse
 import contextlib
 import importlib.util
 import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,6 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"`myxtts serve` needs {' and '.join(PACKAGES)}, but {missing[0]} is not installed. Install the extra: "
             "pip install 'myxtts[serve]'"
         )
+    from myxtts.inference.speech import find_speaking_model
     from myxtts.serving.server import bind_socket, name_address, run_server
     from myxtts.serving.voices import check_voice_files
     from myxtts.utils.commons import setup_logging
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     setup_logging()
     settings = read_settings(arguments)
     # What is wrong with paths and the address is said before a model is loaded.
-    opener = make_opener(arguments)
+    model = find_speaking_model(arguments.checkpoint)
     if settings.voices is not None:
         check_voice_files(settings.voices)
     with contextlib.closing(bind_socket(settings)) as listener:
@@ -95,7 +95,15 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"Page    {address}/")
             print(f"Speech  POST {address}/v1/audio/speech", flush=True)
 
-        run_server(listener, settings, opener, tell_ready)
+        @contextlib.contextmanager
+        def open_synthesizer() -> Iterator[Synthesizer]:
+            """In the thread that will use it."""
+            with open_speaking_device(rehearsal=arguments.rehearsal):
+                from myxtts.inference.synthesizer import load_synthesizer
+
+                yield load_synthesizer(model, vocoder=arguments.vocoder)
+
+        run_server(listener, settings, open_synthesizer, tell_ready)
     print("Stopped.")
     return 0
 
@@ -115,19 +123,3 @@ def read_settings(arguments: argparse.Namespace) -> ServerSettings:
         allow_upload=arguments.allow_upload,
         limits=ServingLimits(**{name: getattr(arguments, flag) for flag, (name, *_) in LIMIT_FLAGS.items()}),
     )
-
-
-def make_opener(arguments: argparse.Namespace) -> Callable[[], AbstractContextManager[Synthesizer]]:
-    """What loads the model, in the thread that will use it. Raises at once where there is none that can speak."""
-    from myxtts.inference.speech import find_speaking_model
-
-    model = find_speaking_model(arguments.checkpoint)
-
-    @contextlib.contextmanager
-    def open_synthesizer() -> Iterator[Synthesizer]:
-        with open_speaking_device(rehearsal=arguments.rehearsal):
-            from myxtts.inference.synthesizer import load_synthesizer
-
-            yield load_synthesizer(model, vocoder=arguments.vocoder)
-
-    return open_synthesizer

@@ -81,9 +81,14 @@ def run(arguments: argparse.Namespace) -> int:
     from myxtts.inference.voices import load_voice, read_references, save_voice
 
     settings = read_speech_settings(arguments)
-    if not arguments.stream:
-        _check_out(arguments.out)
-    elif sys.stdout.isatty():
+    out = arguments.out
+    if not arguments.stream and out.suffix.lower() not in OUT_SUFFIXES:
+        raise CommandLineError(f"--out must end in {' or '.join(OUT_SUFFIXES)}, but is {out}.")
+    if not arguments.stream and not out.parent.is_dir():
+        raise CommandLineError(
+            f"--out {out} must lie in a folder that is there, but {out.parent} is not. Make it first."
+        )
+    if arguments.stream and sys.stdout.isatty():
         raise CommandLineError(
             "--stream must go to a player or a file, but standard output is a terminal. Pipe it, for example to "
             "aplay -r 22050 -f S16_LE -c 1 (-r 24000 for a model with a waveform decoder), or give --out FILE."
@@ -91,7 +96,10 @@ def run(arguments: argparse.Namespace) -> int:
     text = _read_text(arguments)
     check_text(text, arguments.language)
     recordings = read_references(arguments.reference) if arguments.reference else None
-    kept = load_voice(arguments.voice) if arguments.voice and _is_file(arguments.voice) else None
+    voice = arguments.voice or ""
+    # A file rather than a name: by what is there, or by how it is spelt.
+    is_file = os.path.lexists(voice) or os.sep in voice or voice.endswith(".safetensors") or len(voice) > LONGEST_NAME
+    kept = load_voice(voice) if is_file else None
     model = find_speaking_model(arguments.checkpoint)
     with open_speaking_device(rehearsal=arguments.rehearsal):
         from myxtts.inference.synthesizer import load_synthesizer
@@ -101,27 +109,24 @@ def run(arguments: argparse.Namespace) -> int:
         _tell(synthesizer.speaker_note)
         tell_code_limit(settings, synthesizer.most_codes)
         cloned = synthesizer.clone_samples(recordings) if recordings else None
-        voice = kept or cloned or synthesizer.find_voice(arguments.voice)
-        stranger = synthesizer.describe_stranger(voice)
+        speaker = kept or cloned or synthesizer.find_voice(arguments.voice)
+        stranger = synthesizer.describe_stranger(speaker)
         if stranger is not None:
             _tell(f"Warning: {arguments.voice}: {stranger}")
         if arguments.save_voice:
-            save_voice(voice, arguments.save_voice)
+            save_voice(speaker, arguments.save_voice)
             _tell(f"Voice: {arguments.save_voice}; use it with --voice. {CONSENT}")
         say = synthesizer.stream if arguments.stream else synthesizer.speak_in_turn
         started = time.perf_counter()
-        chunks = say(text, voice, arguments.language, settings)
+        chunks = say(text, speaker, arguments.language, settings)
         if arguments.stream:
-            written = _write_stream(chunks, synthesizer.rate_hz)
+            # Before the first sample, which has no header to say it: a player at another rate speaks too high or too low.
+            _tell(f"Stream: to hear it, pipe it to: aplay -r {synthesizer.rate_hz} -f S16_LE -c 1")
+            written = _write_chunks(chunks, _write_samples)
         else:
             written = write_file(chunks, arguments.out, synthesizer.rate_hz)
     _report(written, synthesizer.rate_hz, time.perf_counter() - started, arguments)
     return 0
-
-
-def _is_file(voice: str) -> bool:
-    """Whether --voice means a file rather than a name: by what is there, or by how it is spelt."""
-    return os.path.lexists(voice) or os.sep in voice or voice.endswith(".safetensors") or len(voice) > LONGEST_NAME
 
 
 class Written(NamedTuple):
@@ -159,16 +164,11 @@ def _read_text(arguments: argparse.Namespace) -> str:
         ) from error
 
 
-def _write_stream(chunks: Iterator[SpeechChunk], rate_hz: int) -> Written:
+def _write_samples(samples: NDArray[np.float32]) -> None:
     from myxtts.inference.speech import to_pcm16
 
-    def write(samples: NDArray[np.float32]) -> None:
-        sys.stdout.buffer.write(to_pcm16(samples))
-        sys.stdout.buffer.flush()
-
-    # Before the first sample, which has no header to say it: a player at another rate speaks too high or too low.
-    _tell(f"Stream: to hear it, pipe it to: aplay -r {rate_hz} -f S16_LE -c 1")
-    return _write_chunks(chunks, write)
+    sys.stdout.buffer.write(to_pcm16(samples))
+    sys.stdout.buffer.flush()
 
 
 def _write_chunks(chunks: Iterator[SpeechChunk], write: Callable[[NDArray[np.float32]], object]) -> Written:
@@ -181,15 +181,6 @@ def _write_chunks(chunks: Iterator[SpeechChunk], write: Callable[[NDArray[np.flo
         samples += len(chunk.samples)
         pieces += [chunk.piece] if chunk.piece else []
     return Written(samples, pieces, first_sound_s)
-
-
-def _check_out(path: Path) -> None:
-    if path.suffix.lower() not in OUT_SUFFIXES:
-        raise CommandLineError(f"--out must end in {' or '.join(OUT_SUFFIXES)}, but is {path}.")
-    if not path.parent.is_dir():
-        raise CommandLineError(
-            f"--out {path} must lie in a folder that is there, but {path.parent} is not. Make it first."
-        )
 
 
 def write_file(chunks: Iterator[SpeechChunk], path: Path, rate_hz: int) -> Written:

@@ -8,10 +8,9 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from myxtts.cli.output import check_cluster, check_run_paths, tell
+from myxtts.cli.output import check_cluster, check_corpora, check_models, tell
 from myxtts.cli.parser import Parser, spell_command
 from myxtts.cluster.trainers import find_trainer
 from myxtts.config import XTTSConfig, resolve_config
@@ -21,9 +20,10 @@ from myxtts.processes import die_with_parent
 
 if TYPE_CHECKING:
     from myxtts.errors import RunStoppedError
-    from myxtts.training.listening import Spoken
     from myxtts.training.mode import PlannedRun
     from myxtts.training.trainer import XTTSTrainer
+
+PLAYERS = ("paplay", "aplay", "ffplay", "play", "afplay")
 
 
 def add_flags(parser: Parser) -> None:
@@ -57,7 +57,13 @@ def run(arguments: argparse.Namespace) -> int:
 
         refuse_settings(config)
     if not arguments.print_plan:
-        check_run_paths(config, opens_run=not is_worker)
+        from myxtts.training.run_folder import check_run_folder
+
+        check_corpora(config)
+        check_models(config)
+        # Of a cluster only the chief keeps the folder of the run.
+        if not is_worker:
+            check_run_folder(config)
     if config.training.trainers > 1 and not is_worker and not arguments.print_plan:
         return _drive(config, arguments.words, command)
     # Not imported above: --help needs none of it.
@@ -128,7 +134,12 @@ def _train(config: XTTSConfig, planned: PlannedRun, command: Sequence[str], *, i
     print(f"Report  {stage.report}")
     print(f"Curves  tensorboard --logdir {shlex.quote(str(stage.board))}")
     if result.spoken is not None:
-        _report_speech(result.spoken, stage.folder)
+        spoken, path = result.spoken, shlex.quote(str(result.spoken.path))
+        player = next((name for name in PLAYERS if shutil.which(name)), None)
+        words = ["--checkpoint", str(stage.folder), "--reference", str(spoken.reference)]
+        print(f'Spoken  {spoken.path}: "{spoken.text}"\n        {spoken.how}')
+        print(f"Play    {player} {path}" if player else f"Play    {path}, in any player: none was found here")
+        print(f'Say     myxtts synthesize {shlex.join(words)} --text "..."')
     if (stage.folder / LISTENING_PAGE).exists():
         print(f"Listen  {stage.folder / LISTENING_PAGE}")
     if result.is_finished:
@@ -142,17 +153,6 @@ def import_trainer() -> type[XTTSTrainer]:
     from myxtts.training.trainer import XTTSTrainer
 
     return XTTSTrainer
-
-
-def _report_speech(spoken: Spoken, folder: Path) -> None:
-    """Says what was said, how to hear it here, and how to have something else said."""
-    players = ("paplay", "aplay", "ffplay", "play", "afplay")
-    player = next((name for name in players if shutil.which(name)), None)
-    path, words = shlex.quote(str(spoken.path)), ["--checkpoint", str(folder), "--reference", str(spoken.reference)]
-    print(f'Spoken  {spoken.path}: "{spoken.text}"')
-    print(f"        {spoken.how}")
-    print(f"Play    {player} {path}" if player else f"Play    {path}, in any player: none was found here")
-    print(f'Say     myxtts synthesize {shlex.join(words)} --text "..."')
 
 
 def _report_stop(stopped: RunStoppedError, is_worker: bool) -> int:

@@ -7,8 +7,9 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
@@ -120,9 +121,8 @@ class TimeLedger:
         self._since = now
 
 
-def sum_spent(parts: Iterator[Spent] | list[Spent]) -> dict[Cause, float]:
+def sum_spent(windows: Sequence[Spent]) -> dict[Cause, float]:
     """The sum of some windows, with every cause in it."""
-    windows = list(parts)
     return {cause: math.fsum(part.get(cause, 0.0) for part in windows) for cause in Cause}
 
 
@@ -184,16 +184,14 @@ class StepClock:
     """
 
     def __init__(self, warm_up: int = WARM_UP_STEPS, clock: Callable[[], float] = time.perf_counter):
-        self._clock = clock
-        self._warm_up = warm_up
+        self._clock, self._warm_up = clock, warm_up
         self.durations_s = array("d")
         """The durations that count, oldest first."""
         self.ended = 0
         """Steps so far, those left out included."""
         self._is_left_out = False
         self._since = clock()
-        self._window_start = 0
-        self._window_left_out = 0
+        self._window_start = self._window_ended = 0
 
     def begin(self) -> None:
         """The first step begins now."""
@@ -206,12 +204,9 @@ class StepClock:
     def end_step(self) -> None:
         now = self._clock()
         self.ended += 1
-        if self._is_left_out or self.ended <= self._warm_up:
-            self._is_left_out = False
-            self._window_left_out += 1
-        else:
+        if not self._is_left_out and self.ended > self._warm_up:
             self.durations_s.append(now - self._since)
-        self._since = now
+        self._is_left_out, self._since = False, now
 
     def read(self) -> StepTimes | None:
         """The figures since the start; None until a step counts."""
@@ -219,8 +214,9 @@ class StepClock:
 
     def take_window(self) -> tuple[list[float], int]:
         """The durations that count since this was last called, and how many steps were left out meanwhile."""
-        window, left_out = self.durations_s[self._window_start :].tolist(), self._window_left_out
-        self._window_start, self._window_left_out = len(self.durations_s), 0
+        window = self.durations_s[self._window_start :].tolist()
+        left_out = self.ended - self._window_ended - len(window)
+        self._window_start, self._window_ended = len(self.durations_s), self.ended
         return window, left_out
 
 
@@ -240,16 +236,8 @@ class Progress:
     def share(self) -> float:
         return min(1.0, self.step / self.end_step) if self.end_step else 1.0
 
-    @property
-    def left_s(self) -> float | None:
-        return self._measure_until(self.end_step)
-
-    @property
-    def checkpoint_s(self) -> float | None:
-        """Time until the next checkpoint."""
-        return self._measure_until(self.next_checkpoint)
-
-    def _measure_until(self, step: int | None) -> float | None:
+    def measure_until(self, step: int | None) -> float | None:
+        """Seconds until so many updates are done."""
         return None if self.step_s is None or step is None else self.step_s * max(0, step - self.step)
 
 
@@ -261,28 +249,21 @@ class ProgressMeter:
     """Measures the pace of a session from its first step on."""
 
     def __init__(self, end_step: int, epochs: int | None = None, clock: Callable[[], float] = time.perf_counter):
-        self._end_step = end_step
-        self._epochs = epochs
-        self._clock = clock
+        self._end_step, self._epochs, self._clock = end_step, epochs, clock
         self._base: tuple[int, float] | None = None
         self._traced_s = 0.0
 
     def measure(self, step: int, next_checkpoint: int | None = None, *, traced_s: float = 0.0) -> Progress:
-        """Where the session stands with so many updates done. The first call starts the clock.
-
-        Args:
-            traced_s: time that tracing took since the last call. While it is most of the time, there is no pace yet.
-        """
+        """Where the session stands with so many updates done. The first call starts the clock. While most of the time
+        since then was traced (`traced_s`, since the last call), there is no pace yet."""
         now = self._clock()
         if self._base is None:
             # The steps so far have traced their shapes: they would make the whole run look slow.
-            self._base = step, now
-        else:
-            self._traced_s += traced_s
-        base_step, since = self._base
-        is_known = step - base_step >= ENOUGH_STEPS and now - since >= 2 * self._traced_s
-        step_s = (now - since) / (step - base_step) if is_known else None
-        return Progress(step, self._end_step, self._epochs, next_checkpoint, step_s)
+            self._base, traced_s = (step, now), 0.0
+        self._traced_s += traced_s
+        steps, seconds = step - self._base[0], now - self._base[1]
+        is_known = steps >= ENOUGH_STEPS and seconds >= 2 * self._traced_s
+        return Progress(step, self._end_step, self._epochs, next_checkpoint, seconds / steps if is_known else None)
 
 
 TRAINING = "train"
@@ -318,19 +299,6 @@ class Flow:
         return min(1.0, seconds / self.elapsed_s) if self.elapsed_s > 0 else None
 
 
-def list_stage_shares(flow: Flow) -> list[tuple[str, float | None, float | None, float | None]]:
-    """Of every stage its name and the shares of its time that it is busy, waits for a batch, and waits for a free slot; in flow
-    order, without the training."""
-    first = len(flow.stages) - len(flow.handoffs)
-    shares = []
-    for number, stage in enumerate(flow.stages):
-        after, before = number - first, number - first - 1
-        for_batch = flow.share(flow.handoffs[before].taker_wait_s) if before >= 0 else None
-        for_slot = flow.share(flow.handoffs[after].giver_wait_s) if after >= 0 else None
-        shares.append((stage.name, flow.share(stage.busy_s), for_batch, for_slot))
-    return shares
-
-
 def find_slowest(flow: Flow) -> str:
     """The stage that all others wait for, or `train` when the training never waits for long.
 
@@ -363,31 +331,24 @@ def add_flows(flows: Sequence[Flow]) -> Flow | None:
 def _sum_flows(parts: Sequence[tuple[int, Flow]], named: Flow) -> Flow:
     """The stages and hand-offs of one flow, summed over all that have them, each flow with its sign."""
 
-    def sum_stage(name: str) -> WorkFacts:
-        own = [(sign, stage) for sign, flow in parts for stage in flow.stages if stage.name == name]
-        items, busy_s = (sum(sign * s.items for sign, s in own), sum(sign * s.busy_s for sign, s in own))
-        return WorkFacts(name, max(0, items), max(0.0, busy_s))
-
-    def sum_handoff(last: HandoffFacts) -> HandoffFacts:
+    def add_up(last: Any) -> Any:
         own = [
             (sign, flow.elapsed_s, each)
             for sign, flow in parts
-            for each in (*flow.handoffs, *flow.preparers)
-            if each.name == last.name
+            for each in (*flow.stages, *flow.handoffs, *flow.preparers)
+            if isinstance(each, type(last)) and each.name == last.name
         ]
+        counted = [each.name for each in fields(last) if each.name not in ("name", "readiness")]
+        sums = {name: max(0, sum(sign * getattr(each, name) for sign, _, each in own)) for name in counted}
         elapsed_s = sum(sign * seconds for sign, seconds, _ in own)
-        ready_s = sum(sign * seconds * each.readiness for sign, seconds, each in own)
-        return HandoffFacts(
-            name=last.name,
-            items=max(0, sum(sign * each.items for sign, _, each in own)),
-            giver_wait_s=max(0.0, sum(sign * each.giver_wait_s for sign, _, each in own)),
-            taker_wait_s=max(0.0, sum(sign * each.taker_wait_s for sign, _, each in own)),
-            readiness=min(1.0, max(0.0, ready_s / elapsed_s)) if elapsed_s > 0 else last.readiness,
-        )
+        if isinstance(last, HandoffFacts) and elapsed_s > 0:
+            ready_s = sum(sign * seconds * each.readiness for sign, seconds, each in own)
+            sums["readiness"] = min(1.0, max(0.0, ready_s / elapsed_s))
+        return replace(last, **sums)
 
     return Flow(
         sum(sign * flow.elapsed_s for sign, flow in parts),
-        tuple(sum_stage(stage.name) for stage in named.stages),
-        tuple(sum_handoff(handoff) for handoff in named.handoffs),
-        tuple(sum_handoff(preparer) for preparer in named.preparers),
+        tuple(map(add_up, named.stages)),
+        tuple(map(add_up, named.handoffs)),
+        tuple(map(add_up, named.preparers)),
     )

@@ -37,7 +37,6 @@ class MachineFacts:
 
     @classmethod
     def of_machine(cls, machine: Machine) -> Self:
-        """Those of this machine."""
         try:
             cards = select_visible(machine.cards, machine.environ)
         except DevicePlanError:
@@ -54,34 +53,36 @@ class MachineFacts:
             return cls()
 
 
-UNKNOWN_MACHINE = MachineFacts()
-
-
+@dataclass(frozen=True)
 class Settings:
-    """The settings of a run by dotted key; None for those that are not known.
+    """The settings of a run by dotted key; None for those that are not known."""
 
-    Args:
-        sections: by section and name, as a metrics file has them: with what `auto` came to.
-        around: the machine.
-    """
-
-    def __init__(self, sections: Mapping[str, Any], around: MachineFacts = UNKNOWN_MACHINE):
-        self._sections = sections
-        self.around = around
+    sections: Mapping[str, Any]
+    """By section and name, as a metrics file has them: with what `auto` came to."""
+    around: MachineFacts = MachineFacts()
 
     @classmethod
     def of_config(cls, config: XTTSConfig, around: MachineFacts) -> Self:
-        """Those that a configuration has on a machine."""
         return cls(settle_sections(config, around), around)
 
     def find(self, key: str) -> Any:
         section, _, name = key.partition(".")
-        return self._sections.get(section, {}).get(name)
+        return self.sections.get(section, {}).get(name)
 
     def find_number(self, key: str) -> int | None:
         """A whole number; None also for `auto`."""
         value = self.find(key)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    @property
+    def batch(self) -> tuple[int | None, int | None]:
+        """Clips at once, and how often for an update."""
+        return self.find_number("data.batch_size"), self.find_number("training.gradient_accumulation_steps")
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether `--mode auto` has weighed every mode, with codes kept and without."""
+        return bool(self.find("training.mode") == "auto")
 
 
 def settle_sections(config: XTTSConfig, around: MachineFacts) -> dict[str, dict[str, Any]]:
@@ -93,9 +94,7 @@ def settle_sections(config: XTTSConfig, around: MachineFacts) -> dict[str, dict[
     return sections
 
 
-READING = "read"
-PREPARING = "prepare"
-TRANSFER = "transfer"
+READING, PREPARING, TRANSFER = "read", "prepare", "transfer"
 
 USUAL_READERS = 4
 MOST_PREFETCHED = 8
@@ -103,24 +102,43 @@ MOST_PREFETCHED = 8
 MOST_AHEAD = 65536
 """The setting allows no more."""
 SHORTER = 0.75
-_WAVE_CHANGES = ("augment_gain_db", "augment_speed")
 
 
 def advise_faster(stage: str, mode: str, settings: Settings) -> str | None:
     """The flag that makes a stage faster, by the stage's name; None when there is none left to try."""
+    find = settings.find
     if stage == READING:
         return _advise_readers(settings)
     if stage == PREPARING:
-        return _advise_cache(settings) or _advise_second_card(mode, settings)
+        cards, is_given = settings.around.cards or (), find("training.mode") is not None
+        is_alone = mode == "single" and find("training.model_gpus") is None and not find("training.cluster")
+        has_second = is_alone and len(cards) >= 2 and not find("training.rehearsal") and not settings.is_auto
+        # The first one trains where no ids are given.
+        second = f"{'--mode dual ' * is_given}--data-gpu {cards[1]} --model-gpu {cards[0]}" if has_second else None
+        return _advise_cache(settings) or second
     if stage == TRANSFER:
         return _advise_prefetch(mode, settings)
-    return _advise_training(settings) if stage == TRAINING else None
+    if stage != TRAINING:
+        return None
+    has_card = bool(settings.around.cards) and find("training.rehearsal") is False
+    if has_card and find("data.mixed_precision") == "float32":
+        return "--mixed-precision"
+    if find("data.pad_to_fixed_length") is False:
+        return "--enable-static-shapes"
+    # Left to itself XLA is on where a card serves it.
+    if find("data.enable_xla") is False or (find("data.enable_xla") == "auto" and not has_card):
+        return "--enable-xla"
+    return _advise_larger_batch(settings)
 
 
 def advise_steadier(stage: str, mode: str, settings: Settings) -> str | None:
     """The flag that makes step times more even, by the stage that is waited for; None when there is none left to try."""
     if stage == READING:
-        return _advise_ahead(settings)
+        ahead = settings.find_number("data.pipeline_buffer_size")
+        if settings.find_number("data.num_workers") == 0:
+            # Where this process reads, there is nobody to read ahead.
+            return _advise_readers(settings)
+        return None if ahead is None or ahead >= MOST_AHEAD else f"--buffer-size {min(MOST_AHEAD, ahead * 2)}"
     if stage == PREPARING:
         return _advise_prefetch(mode, settings) or _advise_cache(settings)
     if stage == TRANSFER:
@@ -128,14 +146,14 @@ def advise_steadier(stage: str, mode: str, settings: Settings) -> str | None:
     if settings.find("data.pad_to_fixed_length") is False:
         return "--enable-static-shapes"
     # Nobody waits: the batches themselves differ, as short and long clips do.
-    return _advise_shorter_clips(settings)
+    longest_s, shortest_s = settings.find("data.max_clip_seconds"), settings.find("data.min_clip_seconds") or 0.0
+    shorter_s = float(f"{SHORTER * longest_s:.3g}") if isinstance(longest_s, int | float) else 0.0
+    return f"--max-clip-seconds {shorter_s:g}" if shorter_s > shortest_s else None
 
 
 def advise_smaller_batch(settings: Settings) -> str | None:
     """A smaller batch and more accumulation: the same update from less memory and less padding. None for batches of one clip."""
-    return split_batch(
-        settings.find_number("data.batch_size"), settings.find_number("training.gradient_accumulation_steps")
-    )
+    return split_batch(*settings.batch)
 
 
 def split_batch(batch_size: int | None, accumulation: int | None) -> str | None:
@@ -155,14 +173,6 @@ def _advise_readers(settings: Settings) -> str | None:
     return f"--num-workers {more}" if more > readers else None
 
 
-def _advise_ahead(settings: Settings) -> str | None:
-    if settings.find_number("data.num_workers") == 0:
-        # Where this process reads, there is nobody to read ahead.
-        return _advise_readers(settings)
-    ahead = settings.find_number("data.pipeline_buffer_size")
-    return None if ahead is None or ahead >= MOST_AHEAD else f"--buffer-size {min(MOST_AHEAD, ahead * 2)}"
-
-
 def _advise_prefetch(mode: str, settings: Settings) -> str | None:
     depth = settings.find_number("data.prefetch_buffer_size")
     # One device has no second one to be ahead on, and between processes there are three slots in any case.
@@ -172,43 +182,13 @@ def _advise_prefetch(mode: str, settings: Settings) -> str | None:
 
 
 def _advise_cache(settings: Settings) -> str | None:
-    """`auto` weighs the cost itself: only where nothing may be kept is there something to allow."""
-    if settings.find("training.mode") == "auto":
-        # It has weighed keeping codes against every mode, and `off` may be its own answer.
+    """`--cache auto` weighs the cost itself: only where nothing may be kept is there something to allow."""
+    # Of waves that are changed each time no codes can be kept; a noise of 0 dB is one too.
+    changes = [settings.find(f"data.augment_{name}") for name in ("gain_db", "speed")]
+    changes_waves = any(changes) or settings.find("data.augment_noise_db") is not None
+    if settings.is_auto or settings.find("training.stage") not in (None, "gpt") or changes_waves:
         return None
-    makes_codes = settings.find("training.stage") in (None, "gpt")
-    changes_waves = settings.find("data.augment_noise_db") is not None or any(
-        settings.find(f"data.{name}") for name in _WAVE_CHANGES
-    )
-    return "--cache auto" if settings.find("data.cache") == "off" and makes_codes and not changes_waves else None
-
-
-def _advise_second_card(mode: str, settings: Settings) -> str | None:
-    if settings.find("training.mode") == "auto":
-        # It has measured that one does not pay.
-        return None
-    cards = settings.around.cards or ()
-    is_alone = (
-        mode == "single" and settings.find("training.model_gpus") is None and not settings.find("training.cluster")
-    )
-    if not is_alone or len(cards) < 2 or settings.find("training.rehearsal"):
-        return None
-    # The first one trains where no ids are given.
-    asked = "--mode dual " if settings.find("training.mode") is not None else ""
-    return f"{asked}--data-gpu {cards[1]} --model-gpu {cards[0]}"
-
-
-def _advise_training(settings: Settings) -> str | None:
-    has_card = bool(settings.around.cards) and settings.find("training.rehearsal") is False
-    if has_card and settings.find("data.mixed_precision") == "float32":
-        return "--mixed-precision"
-    if settings.find("data.pad_to_fixed_length") is False:
-        return "--enable-static-shapes"
-    uses_xla = settings.find("data.enable_xla")
-    # Left to itself it is on where a card serves it.
-    if uses_xla is False or (uses_xla == "auto" and not has_card):
-        return "--enable-xla"
-    return _advise_larger_batch(settings)
+    return "--cache auto" if settings.find("data.cache") == "off" else None
 
 
 def advise_fewer_launches(settings: Settings) -> tuple[str, ...]:
@@ -218,7 +198,7 @@ def advise_fewer_launches(settings: Settings) -> tuple[str, ...]:
         compiled = "XLA needs fixed shapes, and compiles the step into fewer kernels then: --enable-static-shapes"
     elif settings.find("data.enable_xla") is False:
         compiled = "Compile the step by XLA, into fewer kernels: --enable-xla"
-    batch_size, larger = settings.find_number("data.batch_size"), _advise_larger_batch(settings)
+    batch_size, larger = settings.batch[0], _advise_larger_batch(settings)
     where = f"with as many clips per update: {larger}"
     if larger is None:
         where = f"where memory allows: --batch-size{'' if batch_size is None else f' {batch_size * 2}'}"
@@ -227,19 +207,10 @@ def advise_fewer_launches(settings: Settings) -> tuple[str, ...]:
 
 def _advise_larger_batch(settings: Settings) -> str | None:
     """As many clips per update in larger batches; None where that is not known to be possible."""
-    batch_size = settings.find_number("data.batch_size")
-    accumulation = settings.find_number("training.gradient_accumulation_steps")
+    batch_size, accumulation = settings.batch
     if batch_size is None or accumulation is None or accumulation % 2:
         return None
     return f"--batch-size {batch_size * 2} --grad-accum {accumulation // 2}"
-
-
-def _advise_shorter_clips(settings: Settings) -> str | None:
-    longest_s, shortest_s = settings.find("data.max_clip_seconds"), settings.find("data.min_clip_seconds") or 0.0
-    if not isinstance(longest_s, int | float):
-        return None
-    shorter_s = float(f"{SHORTER * longest_s:.3g}")
-    return f"--max-clip-seconds {shorter_s:g}" if shorter_s > shortest_s else None
 
 
 HIGH_VARIATION = 0.3
@@ -287,10 +258,9 @@ def find_timing_variation(times: StepTimes | None, flow: Flow | None, mode: str,
     if times is None or times.steps < ENOUGH_STEPS or times.variation is None or times.variation <= HIGH_VARIATION:
         return None
     slowest = TRAINING if flow is None else find_slowest(flow)
+    who = f"the training waits for stage {slowest!r}"
     if slowest == TRAINING:
         who = "nobody waits: the steps themselves take different times"
-    else:
-        who = f"the training waits for stage {slowest!r}"
     evidence = f"{format_share(times.variation)} of the mean step time; {who}"
     return Finding("High timing variation", evidence, advise_steadier(slowest, mode, settings), times.variation)
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from myxtts.monitoring.clock import Flow, Progress, StepTimes
+from myxtts.monitoring.clock import TRAINING, Flow, Progress, StepTimes
 from myxtts.monitoring.metrics import TrainRow, ValidationRow
 from myxtts.units import (
     UNKNOWN,
@@ -32,8 +32,8 @@ BAR_WIDTH = 40
 WAIT_WIDTH = 12
 MOST_PREPARERS = 8
 GAP = "   "
-FULL, EMPTY = "━", "╌"
-ASCII_FULL, ASCII_EMPTY = "#", "-"
+BAR, ASCII_BAR = ("━", "╌"), ("#", "-")
+"""Full and empty."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def format_line(picture: Picture) -> str:
         *([] if row.step_s is None else [f"{format_step_time(row.step_s)}/step"]),
         *_list_rates(row),
         *([] if row.data_stall is None else [f"waits {format_share(row.data_stall)}"]),
-        *([] if progress.left_s is None else [f"left {format_duration(progress.left_s)}"]),
+        *([] if progress.step_s is None else [f"left {format_duration(progress.measure_until(progress.end_step))}"]),
     ]
     return "  ".join(parts)
 
@@ -126,13 +126,13 @@ def format_picture(title: str, picture: Picture, is_ascii: bool = False) -> list
     validation = "-" if tested is None else f"{format_number(tested.loss)} (step {format_count(tested.step)})"
     p95_s = None if picture.times is None else picture.times.p95_s
     step_time = f"step time {format_step_time(row.step_s)} (p95 {format_step_time(p95_s)})"
-    checkpoint = "none"
+    checkpoint, left = "none", format_duration(progress.measure_until(progress.end_step))
     if progress.next_checkpoint is not None:
         ahead = format_count(progress.next_checkpoint - progress.step)
-        checkpoint = f"in {ahead} steps ({format_duration(progress.checkpoint_s)})"
+        checkpoint = f"in {ahead} steps ({format_duration(progress.measure_until(progress.next_checkpoint))})"
     lines = [
         f"{title}   {steps}   epoch {_format_epoch(picture)}",
-        f"{_draw_bar(progress.share, BAR_WIDTH, is_ascii)} {format_share(progress.share)}   left {format_duration(progress.left_s)}",
+        f"{_draw_bar(progress.share, BAR_WIDTH, is_ascii)} {format_share(progress.share)}   left {left}",
         f"loss {format_number(row.loss)}   validation {validation}   lr {format_number(row.learning_rate, 3)}",
         *([parts] if (parts := format_parts(row.loss_parts)) else []),
         GAP.join([step_time, *_list_rates(row)]),
@@ -145,14 +145,12 @@ def format_picture(title: str, picture: Picture, is_ascii: bool = False) -> list
 
 def _wrap(head: str, parts: Sequence[str]) -> list[str]:
     """Parts behind a word, in as many lines as they need; none is broken."""
-    indent = " " * len(head + GAP)
     lines = [head + GAP + parts[0]]
     for part in parts[1:]:
-        longer = lines[-1] + GAP + part
-        if len(longer) <= COLUMNS:
-            lines[-1] = longer
+        if len(lines[-1] + GAP + part) <= COLUMNS:
+            lines[-1] += GAP + part
         else:
-            lines.append(indent + part)
+            lines.append(" " * len(head + GAP) + part)
     return lines
 
 
@@ -168,25 +166,20 @@ def _list_rates(row: TrainRow) -> list[str]:
 
 def _format_waits(flow: Flow, is_ascii: bool) -> list[str]:
     """Per hand-off, and per preparer of a cluster, how often a batch was ready, and which side waited."""
-    shown = flow.preparers[:MOST_PREPARERS]
-    width = max((len(each.name) for each in (*flow.handoffs, *shown)), default=0)
-    more = len(flow.preparers) - len(shown)
+    sides = [(each, flow.name_giver(number), flow.name_taker(number)) for number, each in enumerate(flow.handoffs)]
+    sides += [(each, "itself", TRAINING) for each in flow.preparers[:MOST_PREPARERS]]
+    width = max((len(each.name) for each, *_ in sides), default=0)
+    more = len(flow.preparers) - MOST_PREPARERS
     lines = [
-        f"{handoff.name:<{width}}  {_draw_bar(handoff.readiness, WAIT_WIDTH, is_ascii)} ready {format_share(handoff.readiness, 0):>4}   "
-        f"waits: {flow.name_giver(number)} {format_share(flow.share(handoff.giver_wait_s), 0)}, "
-        f"{flow.name_taker(number)} {format_share(flow.share(handoff.taker_wait_s), 0)}"
-        for number, handoff in enumerate(flow.handoffs)
-    ]
-    lines += [
         f"{each.name:<{width}}  {_draw_bar(each.readiness, WAIT_WIDTH, is_ascii)} ready {format_share(each.readiness, 0):>4}   "
-        f"waits: itself {format_share(flow.share(each.giver_wait_s), 0)}, train {format_share(flow.share(each.taker_wait_s), 0)}"
-        for each in shown
+        f"waits: {giver} {format_share(flow.share(each.giver_wait_s), 0)}, {taker} {format_share(flow.share(each.taker_wait_s), 0)}"
+        for each, giver, taker in sides
     ]
-    return [*lines, *([f"and {more} more preparers"] if more else [])]
+    return [*lines, *([f"and {more} more preparers"] if more > 0 else [])]
 
 
 def _draw_bar(share: float, width: int, is_ascii: bool) -> str:
     """A bar of which a share is filled."""
-    full, empty = (ASCII_FULL, ASCII_EMPTY) if is_ascii else (FULL, EMPTY)
+    full, empty = ASCII_BAR if is_ascii else BAR
     filled = round(min(1.0, max(0.0, share)) * width)
     return full * filled + empty * (width - filled)

@@ -32,12 +32,12 @@ DRIVER_LIBRARY = "libcuda.so.1"
 _TENSORFLOW_NAMES = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tf-nightly")
 _LIBRARIES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     # Name -> file, and its version by the major version of CUDA that TensorFlow was built with.
-    "CUDA runtime": ("libcudart", {"11": "11.0", "12": "12", "13": "13"}),
-    "cuBLAS": ("libcublas", {"11": "11", "12": "12", "13": "13"}),
-    "cuBLASLt": ("libcublasLt", {"11": "11", "12": "12", "13": "13"}),
-    "cuFFT": ("libcufft", {"11": "10", "12": "11", "13": "12"}),
-    "cuSOLVER": ("libcusolver", {"11": "11", "12": "11", "13": "12"}),
-    "cuSPARSE": ("libcusparse", {"11": "11", "12": "12", "13": "12"}),
+    "CUDA runtime": ("libcudart", {"12": "12", "13": "13"}),
+    "cuBLAS": ("libcublas", {"12": "12", "13": "13"}),
+    "cuBLASLt": ("libcublasLt", {"12": "12", "13": "13"}),
+    "cuFFT": ("libcufft", {"12": "11", "13": "12"}),
+    "cuSOLVER": ("libcusolver", {"12": "11", "13": "12"}),
+    "cuSPARSE": ("libcusparse", {"12": "12", "13": "12"}),
 }
 """What TensorFlow loads when it first looks for cards. Where one of them is missing it goes on with the CPU."""
 
@@ -87,13 +87,9 @@ class SoftwareFacts:
         build = self.tensorflow
         if build is None:
             return "not installed"
-        if not build.is_cuda_build:
-            return (
-                f"{build.version}, build {UNKNOWN}"
-                if build.is_cuda_build is None
-                else f"{build.version}, built without CUDA"
-            )
-        return f"{build.version}, built for CUDA {build.cuda_version}, cuDNN {build.cudnn_version}"
+        how = {None: f"build {UNKNOWN}", False: "built without CUDA"}
+        cuda = f"built for CUDA {build.cuda_version}, cuDNN {build.cudnn_version}"
+        return f"{build.version}, {how.get(build.is_cuda_build, cuda)}"
 
 
 def describe_software() -> Iterator[str]:
@@ -103,16 +99,12 @@ def describe_software() -> Iterator[str]:
     yield f"TensorFlow: {facts.build}"
     yield f"NVIDIA driver: {facts.driver or facts.driver_problem or UNKNOWN}"
     yield from (f"missing: {library.name} ({library.file}): {library.problem}" for library in facts.missing)
-    yield f"packages: {', '.join(_list_packages())}"
-
-
-def _list_packages() -> Iterator[str]:
-    """What MyXTTS depends on, in the versions that are installed; one that is missing says so."""
+    names = list[str]()
     with suppress(importlib.metadata.PackageNotFoundError):
-        for text in importlib.metadata.requires("myxtts") or []:
-            if "extra ==" not in text:
-                name = re.split(r"[^\w.-]", text, maxsplit=1)[0]
-                yield f"{name}=={_find_version([name]) or 'not installed'}"
+        needed = importlib.metadata.requires("myxtts") or []
+        names = [re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in needed if "extra ==" not in text]
+    versions = [f"{name}=={_find_version([name]) or 'not installed'}" for name in names]
+    yield f"packages: {', '.join(versions)}"
 
 
 def read_software() -> SoftwareFacts:
@@ -142,11 +134,8 @@ def read_tensorflow_build() -> TensorFlowBuild | None:
 
 
 def check_libraries(build: TensorFlowBuild, folders: Sequence[Path], load: Load = ctypes.CDLL) -> list[Library]:
-    """Each library that this build needs, loaded once to see whether it can be.
-
-    Args:
-        folders: looked through first, as TensorFlow does; then wherever the system looks.
-    """
+    """Each library that this build needs, loaded once to see whether it can be. First in these folders, as
+    TensorFlow does; then wherever the system looks."""
     if not build.is_cuda_build or build.cuda_version is None:
         return []
     major = build.cuda_version.partition(".")[0]

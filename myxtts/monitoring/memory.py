@@ -71,24 +71,17 @@ class Leak:
 
     def __str__(self) -> str:
         """Which memory, how fast, in which phase, and what to do, in one line."""
-        return (
-            f"Memory keeps growing: {self.memory}, {self.mib_per_100_steps:.0f} MB per {STEPS} steps, in the {self.phase} of the "
-            f"{self.stage} stage; now {format_bytes(self.used_bytes)}. {self._advise()}"
-        )
-
-    def _advise(self) -> str:
-        restart = "Ctrl-C saves the run and the same command goes on with memory freed"
+        slower = f"A larger --{self.phase}-interval slows it; " if self.phase in _VISITS else ""
         if self.memory is Memory.PRODUCER:
             # Whom the system ends when its memory is used up is not ours to say.
-            return f"A producer that dies of it is replaced, but the machine may run out of memory and end the trainer. {restart}."
-        return f"A larger --{self.phase}-interval slows it; {restart}." if self.phase in _VISITS else f"{restart}."
-
-
-def _is_sure(kept_bytes: Sequence[float]) -> bool:
-    """Whether each visit took about as much and did not give it back: readings that jump about add up to something, too."""
-    if len(kept_bytes) < 2:
-        return False
-    return fmean(kept_bytes) > SURE * pstdev(kept_bytes) / math.sqrt(len(kept_bytes))
+            slower = (
+                "A producer that dies of it is replaced, but the machine may run out of memory and end the trainer. "
+            )
+        return (
+            f"Memory keeps growing: {self.memory}, {self.mib_per_100_steps:.0f} MB per {STEPS} steps, in the {self.phase} of the "
+            f"{self.stage} stage; now {format_bytes(self.used_bytes)}. {slower}Ctrl-C saves the run and the same command goes on "
+            "with memory freed."
+        )
 
 
 @dataclass
@@ -114,8 +107,12 @@ class _Series:
         if phase in _VISITS:
             self.under_way.append((phase, grown))
             return
-        if self.under_way:
-            self._settle(grown)
+        # The first update after validating or saving: what they have taken is given back in it, if at all.
+        taken = sum(max(0, each) for _, each in self.under_way)
+        for visit, each in self.under_way:
+            share = max(0, each) / taken if taken else 0.0
+            self.visits.setdefault(visit, []).append(each + grown * share)
+        self.under_way.clear()
         if not counts:
             self.traced_bytes += grown
         self.history.add(used_bytes - self.traced_bytes)
@@ -135,17 +132,14 @@ class _Series:
 
     def find_phase(self, step: int, bytes_per_step: float, otherwise: Phase) -> Phase:
         """The phase that took most of a growth."""
-        sure = [(sum(kept_bytes), phase) for phase, kept_bytes in self.visits.items() if _is_sure(kept_bytes)]
+        sure = [
+            (sum(kept), phase)
+            for phase, kept in self.visits.items()
+            # Each visit took about as much and did not give it back: readings that jump about add up to something, too.
+            if len(kept) > 1 and fmean(kept) > SURE * pstdev(kept) / math.sqrt(len(kept))
+        ]
         most, phase = max(sure, default=(0.0, otherwise))
         return phase if most > bytes_per_step * (step - self.base_step) / 2 else otherwise
-
-    def _settle(self, grown: int) -> None:
-        """Books the first update after validating or saving: what they have taken is given back in it, if at all."""
-        taken = sum(max(0, each) for _, each in self.under_way)
-        for phase, each in self.under_way:
-            share = max(0, each) / taken if taken else 0.0
-            self.visits.setdefault(phase, []).append(each + grown * share)
-        self.under_way.clear()
 
 
 class MemoryWatch:
@@ -159,10 +153,7 @@ class MemoryWatch:
         self, step: int, phase: Phase, used_bytes: Mapping[Memory, int | None], *, counts: bool = True
     ) -> list[Leak]:
         """What is found to leak, with the readings at the end of a phase; mostly nothing. What is unknown is left out.
-
-        Args:
-            counts: False for an update that traced: what tracing takes is taken once.
-        """
+        An update that traced does not count: what tracing takes is taken once."""
         found = []
         for memory, used in used_bytes.items():
             if used is None:
@@ -236,10 +227,7 @@ class BatchChoice:
 
 def suggest_batch(wanted: BatchChoice, cost_bytes: Callable[[int], int], limit_bytes: int) -> BatchChoice | None:
     """The largest batch that fits with the same number of clips per update; None when not even one clip fits.
-
-    Args:
-        cost_bytes: what the device must hold for a batch of so many clips.
-    """
+    `cost_bytes` is what the device must hold for a batch of so many clips."""
     clips = wanted.batch_size * wanted.accumulation
     for batch_size in range(wanted.batch_size, 0, -1):
         if clips % batch_size == 0 and cost_bytes(batch_size) <= limit_bytes:

@@ -171,8 +171,6 @@ class SummaryRow(_Row):
     """finished, stopped, failed."""
     spent: Mapping[Cause, float]
     """Since the last train row."""
-    figures: Mapping[str, Any] = field(default_factory=dict)
-    """What the summary said."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,19 +184,6 @@ class MachineRow(_Row):
 
 
 Row = RunRow | TrainRow | ValidationRow | EventRow | SummaryRow | MachineRow
-
-
-def dump_row(row: Row) -> dict[str, Any]:
-    """A row as JSON. Numbers that JSON does not know (a loss that is not finite) become their names."""
-    return {"kind": row.kind, **name_infinities(asdict(row))}
-
-
-def load_row(content: Any) -> Row:
-    """A row from JSON; keys of other versions are ignored. Raises `ValueError` for what is no row."""
-    kind = content.get("kind") if isinstance(content, dict) else None
-    if not isinstance(kind, str) or kind not in _KINDS:
-        raise ValueError(f"there is no kind of row {kind!r}")
-    return fit_shape(content, _KINDS[kind])
 
 
 def name_infinities(value: Any) -> Any:
@@ -247,7 +232,9 @@ class MetricsLog:
 
     def write(self, row: Row) -> None:
         """Appends a row. Raises `WriteError` when it cannot be written whole; then nothing of it is."""
-        line = json.dumps(dump_row(row), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        # Numbers that JSON does not know (a loss that is not finite) become their names.
+        content = {"kind": row.kind, **name_infinities(asdict(row))}
+        line = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n"
         try:
             written = self._file.write(line)
             if written != len(line):
@@ -273,35 +260,27 @@ def open_metrics_log(
     old one or the new one. A new run begins with an empty file. Where that step's validation is to be done again
     (`is_validated`), its row is cut away too.
     """
-    lost_s = 0.0
+    lost_s, unreadable, cut = 0.0, 0, 0
     if resumed_step is None:
         path.unlink(missing_ok=True)
     elif path.exists():
-        lost_s = _cut_metrics(path, resumed_step, is_validated)
-    return MetricsLog(path), lost_s
-
-
-def _cut_metrics(path: Path, step: int, is_validated: bool) -> float:
-    """Removes rows after a step, and what is no row; the time that was booked in them."""
-    kept: list[bytes] = []
-    lost_s, unreadable, is_cut = 0.0, 0, False
-    for line, row in _read_lines(path):
-        if row is None:
-            unreadable += 1
-        elif row.step > step or (isinstance(row, ValidationRow) and row.step == step and not is_validated):
-            is_cut = True
-            if isinstance(row, TrainRow | SummaryRow):
-                lost_s += measure_elapsed(row.spent)
-            elif isinstance(row, RunRow):
-                lost_s += row.lost_s
-        else:
-            kept.append(line)
-    if unreadable or is_cut:
-        with open_file_atomically(path) as file:
-            file.writelines(kept)
+        kept: list[bytes] = []
+        for line, row in _read_lines(path):
+            is_undone = isinstance(row, ValidationRow) and row.step == resumed_step and not is_validated
+            if row is None:
+                unreadable += 1
+            elif row.step > resumed_step or is_undone:
+                cut += 1
+                lost_s += measure_elapsed(row.spent) if isinstance(row, TrainRow | SummaryRow) else 0.0
+                lost_s += row.lost_s if isinstance(row, RunRow) else 0.0
+            else:
+                kept.append(line)
+        if unreadable or cut:
+            with open_file_atomically(path) as file:
+                file.writelines(kept)
     if unreadable:
         _log.warning("%s: %d unreadable lines were removed.", path, unreadable)
-    return lost_s
+    return MetricsLog(path), lost_s
 
 
 def read_metrics(path: Path) -> Metrics:
@@ -326,7 +305,10 @@ def _read_lines(path: Path) -> Iterator[tuple[bytes, Row | None]]:
             row = None
             if line.endswith(b"\n"):
                 with suppress(ValueError):
-                    row = load_row(parse_json(line))
+                    content = parse_json(line)
+                    kind = content.get("kind") if isinstance(content, dict) else None
+                    # Keys of other versions are ignored.
+                    row = fit_shape(content, _KINDS[kind]) if isinstance(kind, str) and kind in _KINDS else None
             yield line, row
     except FileError as error:
         raise NotARunError(f"{error} Give the folder of a run that has trained.") from error
@@ -338,38 +320,24 @@ class IntervalMeter:
     def __init__(self, clock: StepClock, ledger: TimeLedger):
         self._clock, self._ledger = clock, ledger
         self._flow: Flow | None = None
-        self._counts: Counter[str] = Counter()
+        self._counts, self._timed = Counter[str](), Counter[str]()
 
     def count_batch(self, facts: BatchFacts, *, has_traced: bool = False, is_retrace: bool = False) -> None:
-        """A batch was trained on.
-
-        Args:
-            has_traced: whether something was traced for it. Its time is then no time of training, so rates leave it out.
-            is_retrace: whether that should not have been.
-        """
-        counts = self._counts
-        counts["batches"] += 1
-        counts["clips"] += facts.clips
-        counts["samples"] += facts.samples
-        counts["padded_samples"] += facts.padded_samples
-        counts["retraces"] += is_retrace
-        counts["traced_batches"] += has_traced
+        """A batch was trained on. Where something was traced for it, its time is no time of training, so rates leave it out."""
+        sizes = {"clips": facts.clips, "samples": facts.samples}
+        self._counts.update(sizes, batches=1, padded_samples=facts.padded_samples)
+        self._counts.update(retraces=is_retrace, traced_batches=has_traced)
         if not has_traced:
-            counts["timed_clips"] += facts.clips
-            counts["timed_samples"] += facts.samples
+            self._timed.update(sizes)
 
     def close(self, flow: Flow, **facts: Any) -> TrainRow:
         """The row of everything since the last one.
-
-        Args:
-            flow: facts counted from the start of the pipeline; the row gets what is new in them.
-            facts: all that is not counted here: step, epoch, losses, learning rate, scalars, memory.
-        """
+        Of `flow`, counted from the start of the pipeline, it gets what is new; `facts` are all that is not counted here."""
         durations_s, left_out = self._clock.take_window()
-        spent, counts, last_flow = self._ledger.take_window(), self._counts, self._flow
-        self._counts, self._flow = Counter(), flow
+        spent, counts, timed, last_flow = self._ledger.take_window(), self._counts, self._timed, self._flow
+        self._counts, self._timed, self._flow = Counter(), Counter(), flow
         training_s = measure_training(spent)
-        is_timed = counts["timed_clips"] > 0 and training_s > 0
+        is_timed = timed["clips"] > 0 and training_s > 0
         for name in ("batches", "clips", "samples", "padded_samples", "retraces", "traced_batches"):
             facts[name] = counts[name]
         return TrainRow(
@@ -377,8 +345,8 @@ class IntervalMeter:
             step_times_s=tuple(durations_s),
             left_out=left_out,
             spent=spent,
-            clips_per_s=counts["timed_clips"] / training_s if is_timed else None,
-            audio_seconds_per_s=counts["timed_samples"] / SAMPLE_RATE_HZ / training_s if is_timed else None,
+            clips_per_s=timed["clips"] / training_s if is_timed else None,
+            audio_seconds_per_s=timed["samples"] / SAMPLE_RATE_HZ / training_s if is_timed else None,
             flow=subtract_flow(flow, last_flow),
             **facts,
         )

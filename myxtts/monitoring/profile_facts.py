@@ -108,7 +108,6 @@ class ProfiledRun:
 
     @property
     def is_on_gpu(self) -> bool:
-        """Whether a GPU trains."""
         return "GPU" in self.model_device
 
     @property
@@ -133,20 +132,13 @@ class Cost:
     share: float
 
 
-@dataclass(frozen=True)
-class SpeedUp:
+class SpeedUp(NamedTuple):
     """Preparing and training side by side, against one after the other."""
 
-    prepare_s: float
-    """Per batch, as is `train_s`."""
-    train_s: float
     reached: float
     """Time of both in series over the time a batch really took."""
-
-    @property
-    def bound(self) -> float:
-        """1 + min/max: no way of overlapping the two gains more."""
-        return 1 + min(self.prepare_s, self.train_s) / max(self.prepare_s, self.train_s)
+    bound: float
+    """1 + min/max: no way of overlapping the two gains more."""
 
 
 @dataclass(frozen=True)
@@ -253,7 +245,8 @@ class Profile:
     def speed_up(self) -> SpeedUp:
         """What a second device can gain over one that does everything in turn, and what is reached."""
         read_s, own_s, _, train_s, _ = (cost.own_s for cost in self.costs.values())
-        return SpeedUp(read_s + own_s, train_s, (read_s + own_s + train_s) / self.step_s)
+        both = sorted((read_s + own_s, train_s))
+        return SpeedUp(sum(both) / self.step_s, 1 + both[0] / both[1])
 
 
 @dataclass(frozen=True)
@@ -338,10 +331,10 @@ def _list_broken(profile: Profile, settings: Settings) -> Iterator[BrokenRule]:
             copies = "A rehearsal copies within host memory, which tells nothing about cards."
         elif not run.has_two_devices:
             copies = "Batches come from host memory over PCIe: a slot with more lanes copies faster."
-        limit = f" (rule: at most {MOST_TRANSFER:.0%})"
         yield break_rule(
-            StepPart.TRANSFER, "GPU TRANSFER BOTTLENECK", "copies", "More batches ahead", copies, rule=limit
-        )
+            StepPart.TRANSFER, "GPU TRANSFER BOTTLENECK", "copies", "More batches ahead", copies,
+            rule=f" (rule: at most {MOST_TRANSFER:.0%})",
+        )  # fmt: skip
     yield from _judge_launches(profile, settings)
     times = profile.times
     if times.steps >= ENOUGH_STEPS and times.variation is not None and times.variation > HIGH_VARIATION:

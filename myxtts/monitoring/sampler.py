@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from statistics import fmean
@@ -58,16 +58,10 @@ def list_sampled_cards(plan: DevicePlan) -> list[PhysicalId]:
 
 
 class MachineSampler:
-    """Samples some cards and the host within a `with` block, in a thread that ends with it, unless the driver keeps it.
-
-    Args:
-        card_ids: physical ids; none on a machine without cards, or in a rehearsal.
-        period_s: between two samples.
-    """
+    """Samples some cards, or none, and the host within a `with` block, in a thread that ends with it, unless the driver keeps it."""
 
     def __init__(self, card_ids: Sequence[PhysicalId], period_s: float = PERIOD_S):
-        self._card_ids = tuple(card_ids)
-        self._period_s = period_s
+        self._card_ids, self._period_s = tuple(card_ids), period_s
         self.samples: list[MachineSample] = []
         """Those not taken yet, oldest first."""
         self._processes: list[psutil.Process] = []
@@ -105,20 +99,18 @@ class MachineSampler:
             except NvmlError as error:
                 self.problem = str(error)
             while True:
-                cards = () if nvml is None else tuple(self._read_cards(nvml))
-                sample = MachineSample(time.perf_counter(), cards, self._read_host())
+                cards = []
+                for physical_id in self._card_ids:
+                    try:
+                        cards += [] if nvml is None else [nvml.read_activity(physical_id)]
+                    except NvmlError as error:
+                        # A card that has stopped answering leaves the samples.
+                        self.problem = str(error)
+                sample = MachineSample(time.perf_counter(), tuple(cards), self._read_host())
                 with self._lock:
                     self.samples.append(sample)
                 if self._is_over.wait(self._period_s):
                     return
-
-    def _read_cards(self, nvml: Nvml) -> Iterator[CardActivity]:
-        """One that has stopped answering leaves the samples, with the reason told."""
-        for physical_id in self._card_ids:
-            try:
-                yield nvml.read_activity(physical_id)
-            except NvmlError as error:
-                self.problem = str(error)
 
     def _read_host(self) -> HostActivity:
         now, cpu_share, rss_bytes = time.perf_counter(), psutil.cpu_percent() / 100, 0
@@ -154,7 +146,6 @@ class CardSummary:
     """What held the clocks down in a fifth of the samples or more."""
 
     def describe(self) -> str:
-        """In a line."""
         power = _format(self.power_w, "W", self.power_limit_w)
         clock = _format(self.clock_mhz, "MHz", self.max_clock_mhz)
         throttled = UNKNOWN if self.throttled_by is None else ", ".join(self.throttled_by) or "nothing"
@@ -173,7 +164,6 @@ class HostSummary:
     least_free_bytes: int | None
 
     def describe(self) -> str:
-        """In a line."""
         return (
             f"processors busy {format_share(self.cpu_share)}, processes of the run hold {format_bytes(self.peak_rss_bytes)}, free "
             f"{format_bytes(self.least_free_bytes)}"
@@ -185,7 +175,25 @@ def summarise_cards(samples: Sequence[MachineSample]) -> list[CardSummary]:
     readings: dict[PhysicalId, list[CardActivity]] = {}
     for card in (card for sample in samples for card in sample.cards):
         readings.setdefault(card.physical_id, []).append(card)
-    return [_summarise_card(id, readings[id]) for id in sorted(readings)]
+    summaries = []
+    for id, own in sorted(readings.items()):
+        percent = _average(card.utilization_percent for card in own)
+        known = [card.throttled_by for card in own if card.throttled_by is not None]
+        counts = Counter(reason for reasons in known for reason in reasons)
+        often = tuple(reason for reason, times in counts.most_common() if times / len(known) >= OFTEN)
+        summaries.append(
+            CardSummary(
+                physical_id=id,
+                utilization=None if percent is None else percent / 100,
+                power_w=_average(card.power_w for card in own),
+                power_limit_w=own[-1].power_limit_w,
+                clock_mhz=_average(card.clock_mhz for card in own),
+                max_clock_mhz=own[-1].max_clock_mhz,
+                temperature_c=_average(card.temperature_c for card in own),
+                throttled_by=often if known else None,
+            )
+        )
+    return summaries
 
 
 def summarise_host(samples: Sequence[MachineSample]) -> HostSummary:
@@ -195,22 +203,6 @@ def summarise_host(samples: Sequence[MachineSample]) -> HostSummary:
         cpu_share=_average(host.cpu_share for host in hosts),
         peak_rss_bytes=max((host.rss_bytes for host in hosts), default=None),
         least_free_bytes=min((host.free_bytes for host in hosts), default=None),
-    )
-
-
-def _summarise_card(id: PhysicalId, readings: Sequence[CardActivity]) -> CardSummary:
-    percent = _average(card.utilization_percent for card in readings)
-    known = [card.throttled_by for card in readings if card.throttled_by is not None]
-    counts = Counter(reason for reasons in known for reason in reasons)
-    return CardSummary(
-        physical_id=id,
-        utilization=None if percent is None else percent / 100,
-        power_w=_average(card.power_w for card in readings),
-        power_limit_w=readings[-1].power_limit_w,
-        clock_mhz=_average(card.clock_mhz for card in readings),
-        max_clock_mhz=readings[-1].max_clock_mhz,
-        temperature_c=_average(card.temperature_c for card in readings),
-        throttled_by=None if not known else tuple(why for why, n in counts.most_common() if n / len(known) >= OFTEN),
     )
 
 

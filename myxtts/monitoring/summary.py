@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 
@@ -48,15 +47,6 @@ RUNNING = "running or killed"
 
 
 @dataclass(frozen=True)
-class Expectation:
-    """What the last session's mode was chosen for, and what came of it, in seconds per step."""
-
-    predicted_s: float
-    reached_s: float | None
-    """The mean over that session's steps that count; None before there are any."""
-
-
-@dataclass(frozen=True)
 class RunSummary:
     """The figures of a run over all its sessions. None is unknown."""
 
@@ -88,8 +78,8 @@ class RunSummary:
     """Cards and host, as they were last."""
     leaks: tuple[str, ...] = ()
     """The last word on each memory that kept growing."""
-    expected: Expectation | None = None
-    """Where the mode was chosen by measuring."""
+    expected: str | None = None
+    """What the mode was chosen for and what came of it, where it was chosen by measuring."""
 
     @property
     def elapsed_s(self) -> float:
@@ -106,12 +96,7 @@ class RunSummary:
 
 
 def summarise_run(rows: Sequence[Row], tail: Spent | None = None, status: str | None = None) -> RunSummary:
-    """The summary of a run from its rows.
-
-    Args:
-        tail: time of a session about to end that no row has: the ledger's last window.
-        status: of that session; by default what the last row says.
-    """
+    """The summary of a run from its rows, or of one about to end: with its status, and time that no row has yet (`tail`)."""
     runs = [row for row in rows if isinstance(row, RunRow)]
     trains = [row for row in rows if isinstance(row, TrainRow)]
     spent = sum_spent([row.spent for row in rows if isinstance(row, TrainRow | SummaryRow)] + ([tail] if tail else []))
@@ -126,7 +111,14 @@ def summarise_run(rows: Sequence[Row], tail: Spent | None = None, status: str | 
     padding = 1 - sum(row.samples for row in trains) / padded if padded else None
     retraces = sum(row.retraces for row in trains)
     facts = RunFacts(mode or "", settings, spent, flow, times, padding, retraces)
-    clips_per_s, audio_seconds_per_s = _measure_rates(trains)
+    clips_per_s = audio_seconds_per_s = None
+    # The rates of all rows that have any, each with the weight of its time.
+    timed = [(measure_training(row.spent), row.clips_per_s, row.audio_seconds_per_s) for row in trains]
+    known = np.array([each for each in timed if None not in each], np.float64).reshape(-1, 3)
+    if known[:, 0].sum() > 0:
+        clips_per_s, audio_seconds_per_s = np.average(known[:, 1:], axis=0, weights=known[:, 0]).tolist()
+    # A session has ended in order only if its summary came after its beginning.
+    ends = [row for row in rows if isinstance(row, SummaryRow | RunRow)]
     # As marked, not the lowest: a codec's losses before it has codes are no rank.
     marked = [row for row in rows if isinstance(row, ValidationRow) and row.is_best]
     best = [(row.step, row.loss) for row in marked if math.isfinite(row.loss)]
@@ -135,7 +127,7 @@ def summarise_run(rows: Sequence[Row], tail: Spent | None = None, status: str | 
     return RunSummary(
         stage=runs[-1].stage if runs else None,
         mode=mode,
-        status=status or _find_status(rows),
+        status=status or (ends[-1].status if ends and isinstance(ends[-1], SummaryRow) else RUNNING),
         sessions=len(runs),
         step=max((row.step for row in rows), default=0),
         epoch=trains[-1].epoch if trains else None,
@@ -159,67 +151,30 @@ def summarise_run(rows: Sequence[Row], tail: Spent | None = None, status: str | 
     )
 
 
-def dump_summary(summary: RunSummary) -> dict[str, Any]:
-    """The summary as JSON, with the figures that are computed from others."""
-    figures = asdict(summary)
-    figures |= {
-        "elapsed_s": summary.elapsed_s,
-        "goodput": summary.goodput,
-        "data_stall": summary.data_stall,
-        "spent": {str(cause): seconds for cause, seconds in summary.spent.items()},
-        "verdict": str(summary.limit) if summary.limit else None,
-    }
-    if summary.times is not None:
-        figures["times"]["variation"] = summary.times.variation
-    return figures
-
-
 def read_settings(run: RunRow) -> Settings:
     """Those of a session, with the stage that it trains: a codec is trained first where there is none."""
     training = {**run.settings.get("training", {}), "stage": run.stage}
     return Settings({**run.settings, "training": training}, MachineFacts.parse(run.around))
 
 
-def _compare_prediction(rows: Sequence[Row]) -> Expectation | None:
-    """Of the last session: the sessions before it may have had another mode."""
-    predicted_s: float | None = None
-    durations_s: list[float] = []
-    for row in rows:
-        if isinstance(row, RunRow):
-            predicted_s, durations_s = row.predicted_step_s, []
-        elif isinstance(row, TrainRow):
-            durations_s += row.step_times_s
-    return None if predicted_s is None else Expectation(predicted_s, fmean(durations_s) if durations_s else None)
-
-
-def _measure_rates(trains: Sequence[TrainRow]) -> tuple[float | None, float | None]:
-    """The rates of all rows that have any, each with the weight of its time."""
-    timed = [(measure_training(row.spent), row.clips_per_s, row.audio_seconds_per_s) for row in trains]
-    known = np.array([each for each in timed if None not in each], np.float64).reshape(-1, 3)
-    seconds = known[:, 0]
-    if seconds.sum() <= 0:
-        return None, None
-    clips, audio = (float(seconds @ known[:, column] / seconds.sum()) for column in (1, 2))
-    return clips, audio
-
-
-def _find_status(rows: Sequence[Row]) -> str:
-    """That of the last session: it has ended in order only if its summary came after its beginning."""
-    for row in reversed(rows):
-        if isinstance(row, SummaryRow):
-            return row.status
-        if isinstance(row, RunRow):
-            break
-    return RUNNING
-
-
-WIDTH = 80
-INDENT = 13
+def _compare_prediction(rows: Sequence[Row]) -> str | None:
+    """What `--mode auto` expected of the last session, and what its steps took: sessions before may have had another mode."""
+    begins = [number for number, row in enumerate(rows) if isinstance(row, RunRow)]
+    session = rows[begins[-1]] if begins else None
+    if not isinstance(session, RunRow) or session.predicted_step_s is None:
+        return None
+    trains = [row for row in rows[begins[-1] :] if isinstance(row, TrainRow)]
+    durations_s = [duration for row in trains for duration in row.step_times_s]
+    predicted = f"predicted {format_step_time(session.predicted_step_s)} a step"
+    if not durations_s:
+        return f"{predicted}; reached {UNKNOWN}: no step counts yet"
+    reached_s = fmean(durations_s)
+    return f"{predicted}, reached {format_step_time(reached_s)} ({reached_s / session.predicted_step_s - 1:+.0%})"
 
 
 def format_summary(summary: RunSummary) -> str:
     """The whole summary: what was reached, where the time went, who waited, and the verdict as the last line."""
-    machine, expected, flow = summary.machine, summary.expected, summary.flow
+    machine, flow = summary.machine, summary.flow
     sessions = f", {summary.sessions} sessions" if summary.sessions > 1 else ""
     loss = f"{format_number(summary.first_loss)} -> {format_number(summary.last_loss)}"
     loss += f" ({parts})" if (parts := format_parts(summary.last_parts)) else ""
@@ -241,7 +196,7 @@ def format_summary(summary: RunSummary) -> str:
         ("Memory", "; ".join(map(_describe_memory, summary.memory)) or UNKNOWN),
         *((f"GPU {card.physical_id}", card.describe()) for card in (machine.cards if machine else ())),
         *([("Host", machine.host.describe())] if machine else []),
-        *([("Auto mode", _describe_expected(expected))] if expected else []),
+        *([("Auto mode", summary.expected)] if summary.expected else []),
         *([("Finding", str(summary.variation))] if summary.variation else []),
         *(("Finding", leak) for leak in summary.leaks),
         ("Verdict", str(summary.limit) if summary.limit else f"{UNKNOWN}: nothing was trained yet."),
@@ -257,7 +212,7 @@ def format_performance(
 
 
 def _join(*rows: tuple[str, str]) -> str:
-    lines = [wrap_titled(title, text, width=WIDTH, indent=INDENT, breaks_words=False) for title, text in rows]
+    lines = [wrap_titled(title, text, indent=13, breaks_words=False) for title, text in rows]
     return "\n".join(line for each in lines for line in each)
 
 
@@ -286,14 +241,6 @@ def _list_handoffs(flow: Flow) -> Iterator[tuple[str, str]]:
         idle, waited = (format_share(flow.share(wait_s)) for wait_s in (each.giver_wait_s, each.taker_wait_s))
         made = f"{format_count(each.items)} batches"
         yield "", f"{each.name}: {made}; waits {idle} for work, train waits {waited} for it"
-
-
-def _describe_expected(expected: Expectation) -> str:
-    text = f"predicted {format_step_time(expected.predicted_s)} a step"
-    if expected.reached_s is None:
-        return f"{text}; reached {UNKNOWN}: no step counts yet"
-    change = expected.reached_s / expected.predicted_s - 1
-    return f"{text}, reached {format_step_time(expected.reached_s)} ({change:+.0%})"
 
 
 def _describe_memory(use: MemoryUse) -> str:

@@ -75,11 +75,8 @@ class TensorBoardWriter:
         curves |= {f"train/{name}": value for name, value in row.scalars.items()}
         if row.flow is not None:
             curves |= {f"readiness/{handoff.name}": handoff.readiness for handoff in row.flow.handoffs}
-        curves |= {
-            f"memory_mb/{use.device.strip('/')}": use.used_bytes / 2**20
-            for use in row.memory
-            if use.used_bytes is not None
-        }
+        known = {use.device.strip("/"): use.used_bytes for use in row.memory if use.used_bytes is not None}
+        curves |= {f"memory_mb/{device}": used / 2**20 for device, used in known.items()}
         self.write_scalars(curves, row.step)
 
     def write_validation_row(self, row: ValidationRow) -> None:
@@ -99,10 +96,9 @@ class TensorBoardWriter:
 
     def write_audio(self, name: str, samples: NDArray[np.float32], sample_rate_hz: int, step: int) -> None:
         """One channel of audio from -1 to 1."""
+        samples_BTC = np.asarray(samples, np.float32)[np.newaxis, :, np.newaxis]
         with self._writing():
-            self._summary.audio(
-                name, np.asarray(samples, np.float32)[np.newaxis, :, np.newaxis], sample_rate_hz, step=step
-            )
+            self._summary.audio(name, samples_BTC, sample_rate_hz, step=step)
 
     def close(self) -> None:
         self._writer.close()

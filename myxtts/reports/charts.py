@@ -31,6 +31,7 @@ DIGIT_WIDTH = 7
 LEAST_WIDTH = 1.5
 """Of a bar in a lane: what is short must still be seen."""
 
+_BAR = '<rect class="c{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"><title>{}</title></rect>'
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 Point = tuple[float, float | None]
@@ -74,12 +75,9 @@ def draw_lines(
     y_max: float | None = None,
     otherwise: str = "No finite value yet.",
 ) -> Markup:
-    """A line chart with its legend, of the series that have a value at all.
-
-    Args:
-        otherwise: said where none has any; where it is empty, nothing is.
-    """
-    thinned = [Series(one.name, thin_points(one.points), one.dots) for one in series if any(map(_is_known, one.points))]
+    """A line chart with its legend, of the series that have a value at all; where none has any, `otherwise` is said, if anything."""
+    thinned = [Series(one.name, thin_points(one.points), one.dots) for one in series]
+    thinned = [one for one in thinned if any(y is not None and math.isfinite(y) for _, y in one.points)]
     known = [(x, y) for one in thinned for x, y in one.points if y is not None and math.isfinite(y)]
     if not known:
         return _draw('<p class="unknown">{}</p>', otherwise) if otherwise else Markup()
@@ -114,13 +112,9 @@ def draw_counts(counts: Sequence[int], edges: Sequence[float], format_x: Callabl
     for count, left, right in zip(counts, edges[:-1], edges[1:], strict=True):
         if count:
             top, x = y_axis.place(count), x_axis.place(left)
-            shapes.append(
-                _draw(
-                    '<rect class="c0" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"><title>{}</title></rect>',
-                    x + 0.5, top, x_axis.place(right) - x - 1, y_axis.place(0) - top,
-                    f"{format_x(left)} to {format_x(right)}: {count}",
-                )
-            )  # fmt: skip
+            title = f"{format_x(left)} to {format_x(right)}: {count}"
+            width, height = x_axis.place(right) - x - 1, y_axis.place(0) - top
+            shapes.append(_draw(_BAR, 0, x + 0.5, top, width, height, title))
     return _wrap(shapes, HEIGHT, "Histogram")
 
 
@@ -136,12 +130,8 @@ def draw_bars(rows: Sequence[tuple[str, Sequence[BarPart]]]) -> Markup:
         shapes.append(_draw(rest, left, top, room, ROW_HEIGHT - 8))
         for part in parts:
             width = min(part.share * room, label_width + room - left)
-            shapes.append(
-                _draw(
-                    '<rect class="c{}" x="{:.1f}" y="{}" width="{:.1f}" height="{}"><title>{}: {} {:.1%}</title></rect>',
-                    part.colour, left, top, width, ROW_HEIGHT - 8, name, part.name, part.share,
-                )
-            )  # fmt: skip
+            title = f"{name}: {part.name} {part.share:.1%}"
+            shapes.append(_draw(_BAR, part.colour, left, top, width, ROW_HEIGHT - 8, title))
             if width > 44:
                 shapes.append(_draw_middle(left + width / 2, top + 15, f"{part.share:.0%}"))
             left += width
@@ -163,10 +153,12 @@ def draw_timeline(lanes: Sequence[Lane], began_s: float, ended_s: float) -> Mark
         bars: list[Markup] = []
         for work, first_s, last_s in works:
             if last_s > began_s and first_s < ended_s:
+                left, right = axis.place(first_s - began_s), axis.place(last_s - began_s)
+                width = max(LEAST_WIDTH, right - left - 0.6)
                 title = f"{name} {work}: {format_step_time(last_s - first_s)}"
-                bars += _draw_work(
-                    work, title, number, axis.place(first_s - began_s), axis.place(last_s - began_s), top
-                )
+                bars.append(_draw(_BAR, number, left, top, width, BAR_HEIGHT, title))
+                if width > DIGIT_WIDTH * len(work) + 4:
+                    bars.append(_draw_middle(left + width / 2, top + 14, work))
         # A lane without a bar would look like a fault of the picture.
         nothing = '<text x="{}" y="{}">nothing in this time: it was done before</text>'
         shapes += bars or [_draw(nothing, LANE_LEFT + 8, top + 15)]
@@ -185,8 +177,11 @@ def thin_points(points: Sequence[Point]) -> Sequence[Point]:
     """At most `MOST_POINTS` points: each the mean of its neighbours. A gap stays where none of them is known."""
     if len(points) <= MOST_POINTS:
         return points
-    groups = np.array_split(np.arange(len(points)), MOST_POINTS)
-    return [_average([points[index] for index in group]) for group in groups]
+    thinned: list[Point] = []
+    for group in np.array_split(np.arange(len(points)), MOST_POINTS):
+        known = [y for _, y in (points[index] for index in group) if y is not None and math.isfinite(y)]
+        thinned.append((points[group[-1]][0], math.fsum(known) / len(known) if known else None))
+    return thinned
 
 
 @dataclass(frozen=True)
@@ -213,15 +208,6 @@ class Axis:
         step = next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= rough * 0.999999)
         first = math.ceil(self.low / step - 1e-9)
         return [number * step for number in range(first, math.floor(self.high / step + 1e-9) + 1)]
-
-
-def _is_known(point: Point) -> bool:
-    return point[1] is not None and math.isfinite(point[1])
-
-
-def _average(points: Sequence[Point]) -> Point:
-    known = [y for _, y in points if y is not None and math.isfinite(y)]
-    return points[-1][0], math.fsum(known) / len(known) if known else None
 
 
 def _draw(pattern: str, *values: object) -> Markup:
@@ -267,15 +253,6 @@ def _draw_series(series: Series, colour: int, x_axis: Axis, y_axis: Axis) -> Ite
     for places in stretches:
         if len(places) > 1:
             yield _draw('<polyline class="c{}" points="{}"/>', colour, " ".join(places))
-
-
-def _draw_work(name: str, title: str, colour: int, left: float, right: float, top: int) -> list[Markup]:
-    width = max(LEAST_WIDTH, right - left - 0.6)
-    bar = '<rect class="c{}" x="{:.1f}" y="{}" width="{:.1f}" height="{}"><title>{}</title></rect>'
-    shapes = [_draw(bar, colour, left, top, width, BAR_HEIGHT, title)]
-    if width > DIGIT_WIDTH * len(name) + 4:
-        shapes.append(_draw_middle(left + width / 2, top + 14, name))
-    return shapes
 
 
 def _draw_legend(entries: Iterable[tuple[str, int]]) -> Markup:

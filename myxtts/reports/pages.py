@@ -21,13 +21,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from myxtts import units
 from myxtts.audio.filterbanks import SILENT_LOG_POWER, compute_log_mel
 from myxtts.audio.reading import read_clip
 from myxtts.data.overview import Overview
 from myxtts.data.scan import ScanResult
 from myxtts.errors import ClipError, NotARunError
 from myxtts.files import FileError, MissingFileError, open_file_atomically, read_bytes, read_json
-from myxtts.monitoring.clock import TRAINING, Cause, list_stage_shares
+from myxtts.monitoring.clock import TRAINING, Cause
 from myxtts.monitoring.metrics import (
     FILE_NAME,
     EventRow,
@@ -51,16 +52,7 @@ from myxtts.reports.charts import (
     draw_lines,
     make_visible,
 )
-from myxtts.units import (
-    SAMPLE_RATE_HZ,
-    UNKNOWN,
-    format_bytes,
-    format_count,
-    format_duration,
-    format_number,
-    format_share,
-    format_step_time,
-)
+from myxtts.units import SAMPLE_RATE_HZ, UNKNOWN, format_count, format_number, format_step_time
 
 LOUD_LOG_POWER = 2.0
 """Drawn brightest: the loudest vowels of a clip at full scale. The same in all pictures, so that they can be compared."""
@@ -75,16 +67,19 @@ _SOUND = Markup(
 )
 
 
-def embed_file(path: Path, label: str) -> Markup:
-    """The spectrogram of a wav file and a player with the file inside it; needs no script."""
-    return _embed(read_clip(path), read_bytes(path, MOST_SOUND_BYTES), label)
-
-
-def embed_clip(path: Path, label: str) -> Markup:
-    """The same of a recording of any format, as the wav file that a run reads from it."""
-    samples, file = read_clip(path), io.BytesIO()
-    soundfile.write(file, samples, SAMPLE_RATE_HZ, format="WAV", subtype="PCM_16")
-    return _embed(samples, file.getvalue(), label)
+def embed_file(path: Path, label: str, *, is_wav: bool = True) -> Markup:
+    """The spectrogram of a wav file and a player with the file inside it, which needs no script; of a recording in any other format
+    with the wav file that a run reads from it."""
+    samples = read_clip(path)
+    if is_wav:
+        wav = read_bytes(path, MOST_SOUND_BYTES)
+    else:
+        file = io.BytesIO()
+        soundfile.write(file, samples, SAMPLE_RATE_HZ, format="WAV", subtype="PCM_16")
+        wav = file.getvalue()
+    picture = paint_mel(compute_log_mel(samples), scale=1, lowest=SILENT_LOG_POWER, highest=LOUD_LOG_POWER)
+    codes = {"picture": encode_png(picture), "wav": wav}
+    return _SOUND.format(label=label, **{name: base64.b64encode(code).decode() for name, code in codes.items()})
 
 
 def encode_png(picture_HW3: NDArray[np.uint8]) -> bytes:
@@ -97,12 +92,6 @@ def encode_png(picture_HW3: NDArray[np.uint8]) -> bytes:
     for name, content in ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b"")):
         file += struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
     return file
-
-
-def _embed(samples: NDArray[np.float32], wav: bytes, label: str) -> Markup:
-    picture = paint_mel(compute_log_mel(samples), scale=1, lowest=SILENT_LOG_POWER, highest=LOUD_LOG_POWER)
-    codes = {"picture": encode_png(picture), "wav": wav}
-    return _SOUND.format(label=label, **{name: base64.b64encode(code).decode() for name, code in codes.items()})
 
 
 MOST_EVENTS = 200
@@ -143,6 +132,11 @@ def format_run_page(metrics: Metrics) -> str:
     session = next((row for row in reversed(rows) if isinstance(row, RunRow)), None)
     facts = {} if session is None else {"settings": session.settings, "environment": session.environment}
 
+    # Where the time went: the steps first, and then what cost most.
+    causes = [(cause, seconds) for cause, seconds in summary.spent.items() if seconds > 0]
+    causes.sort(key=lambda entry: (entry[0] is not Cause.STEP, -entry[1]))
+    parts = [BarPart(str(cause), seconds / summary.elapsed_s, list(Cause).index(cause)) for cause, seconds in causes]
+
     def format_share(share: float) -> str:
         return f"{share:.0%}"
 
@@ -152,7 +146,8 @@ def format_run_page(metrics: Metrics) -> str:
         metrics=metrics,
         summary=summary,
         losses=draw_losses(rows),
-        **_list_causes(summary),
+        causes=causes,
+        time=draw_bars([("run", parts)]),
         step_times=draw_histogram([s for row in trains for s in row.step_times_s], format_step_time) if summary.times else None,
         stages=_draw_stages(summary),
         readiness=_draw_curves(
@@ -177,11 +172,7 @@ def format_run_page(metrics: Metrics) -> str:
 
 
 def format_corpus_page(result: ScanResult, overview: Overview, validation: ScanResult | None = None) -> str:
-    """The page of a scanned corpus.
-
-    Args:
-        validation: of `--val-data`, where it is given.
-    """
+    """The page of a scanned corpus."""
     bars = overview.histogram
     edges = [*(bar.from_s for bar in bars), bars[-1].to_s]
     return render_page(
@@ -234,16 +225,12 @@ def _open_templates() -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: make_visible(value if isinstance(value, Markup) else str(value)),
     )
-    filters: dict[str, Callable[..., str]] = {
-        "bytes": format_bytes,
-        "count": format_count,
-        "duration": format_duration,
-        "ms": lambda seconds: f"{seconds * 1000:.2f} ms",
-        "moment": lambda time_s: f"{datetime.fromtimestamp(time_s, UTC):%Y-%m-%d %H:%M:%S} UTC",
-        "number": format_number,
-        "share": format_share,
-        "step_time": format_step_time,
+    filters = {
+        name: getattr(units, f"format_{name}")
+        for name in ("bytes", "count", "duration", "number", "share", "step_time")
     }
+    filters["ms"] = lambda seconds: f"{seconds * 1000:.2f} ms"
+    filters["moment"] = lambda time_s: f"{datetime.fromtimestamp(time_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
     templates.filters |= filters
     return templates
 
@@ -253,21 +240,20 @@ def _write(path: Path, text: str) -> None:
         file.write(text.encode())
 
 
-def _list_causes(summary: RunSummary) -> dict[str, Any]:
-    """Where the time went, the steps first and then what cost most, and the same as a picture."""
-    causes = [(cause, seconds) for cause, seconds in summary.spent.items() if seconds > 0]
-    causes.sort(key=lambda entry: (entry[0] is not Cause.STEP, -entry[1]))
-    parts = [BarPart(str(cause), seconds / summary.elapsed_s, list(Cause).index(cause)) for cause, seconds in causes]
-    return {"causes": causes, "time": draw_bars([("run", parts)])}
-
-
 def _draw_stages(summary: RunSummary) -> Markup | None:
     flow = summary.flow
     if flow is None or not (flow.stages or flow.handoffs):
         return None
     rows, titles = [], ("busy", "waits for a batch", "waits for a slot")
-    for name, *shares in list_stage_shares(flow):
-        rows.append((name, [BarPart(titles[n], share, n) for n, share in enumerate(shares) if share is not None]))
+    first = len(flow.stages) - len(flow.handoffs)
+    for number, stage in enumerate(flow.stages):
+        seconds = {0: stage.busy_s}
+        if number > first:
+            seconds[1] = flow.handoffs[number - first - 1].taker_wait_s
+        if number >= first:
+            seconds[2] = flow.handoffs[number - first].giver_wait_s
+        shares = {n: flow.share(each_s) for n, each_s in seconds.items()}
+        rows.append((stage.name, [BarPart(titles[n], share, n) for n, share in shares.items() if share is not None]))
     for each in flow.preparers:
         idle = flow.share(each.giver_wait_s)
         if idle is not None:
@@ -303,7 +289,10 @@ def _collect_stage(folder: Path) -> dict[str, Any] | None:
     losses = {row.step: row.loss for row in validations}
     # The run's own judgement: losses of a codec before and after it has codes cannot be compared.
     best = next((row.step for row in reversed(validations) if row.is_best), None)
-    shown = [found[place] for place in _choose_places([step for step, _ in found], best)]
+    # Spread evenly over the run, newest first.
+    places = set(np.linspace(0, len(found) - 1, min(MOST_STEPS - 1, len(found))).round().astype(int).tolist())
+    places |= {place for place, (step, _) in enumerate(found) if step == best}
+    shown = [found[place] for place in sorted(places, reverse=True)]
     return {
         "name": next((row.stage for row in rows if isinstance(row, RunRow)), None),
         **_describe_clip(folder / SAMPLES_FOLDER / CLIP_NAME),
@@ -311,13 +300,6 @@ def _collect_stage(folder: Path) -> dict[str, Any] | None:
         "left_out": len(found) - len(shown),
         "losses": draw_losses(rows) if validations else "",
     }
-
-
-def _choose_places(steps: Sequence[int], best: int | None) -> list[int]:
-    """At most `MOST_STEPS`, spread evenly over the run, newest first."""
-    places = set(np.linspace(0, len(steps) - 1, min(MOST_STEPS - 1, len(steps))).round().astype(int).tolist())
-    places |= {place for place, step in enumerate(steps) if step == best}
-    return sorted(places, reverse=True)
 
 
 def _hear(folder: Path, step: int, path: Path, loss: float | None, is_best: bool) -> dict[str, Any]:
@@ -331,16 +313,16 @@ def _hear(folder: Path, step: int, path: Path, loss: float | None, is_best: bool
         "step": step,
         "marks": marks,
         "led_file": path.name,
-        "led": _try_embedding(embed_file, path, label),
+        "led": _try_embedding(path, label),
         "free_file": free.name if free.is_file() else None,
-        "free": _try_embedding(embed_file, free, f"{label}, on its own") if free.is_file() else None,
+        "free": _try_embedding(free, f"{label}, on its own") if free.is_file() else None,
     }
 
 
-def _try_embedding(embed: Callable[[Path, str], Markup], path: Path, label: str) -> Markup | None:
+def _try_embedding(path: Path, label: str, *, is_wav: bool = True) -> Markup | None:
     """None where it cannot be played: a run was killed while it wrote it, say, and the others are worth hearing all the same."""
     try:
-        return embed(path, label)
+        return embed_file(path, label, is_wav=is_wav)
     except (ClipError, FileError):
         return None
 
@@ -353,5 +335,5 @@ def _describe_clip(path: Path) -> dict[str, Any]:
         return dict.fromkeys(("text", "recording_file", "recording"))
     except FileError as error:
         raise NotARunError(f"{error} It should say which clip the sounds are of. Remove the file.") from error
-    recording = _try_embedding(embed_clip, note.recording, "the recording")
+    recording = _try_embedding(note.recording, "the recording", is_wav=False)
     return {"text": note.text, "recording_file": note.recording.name, "recording": recording}

@@ -1,12 +1,12 @@
 """`--mode auto`: from what the machine has and a short measurement to a plan. No TensorFlow here; it is measured in a process of its own.
 
-A run that is resumed keeps the choice that its folder has, as long as the devices are the same. What a step would take follows from
-what its stages were measured to cost: two devices overlap, so that the slowest stage counts in full and of the others the share that
-this machine was seen not to hide. Codes that are kept take their time off preparing in every epoch but the first.
+What a step would take follows from what its stages were measured to cost: two devices overlap, so that the slowest stage counts in full
+and of the others the share that this machine was seen not to hide. Codes that are kept are made in the first epoch only.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -35,8 +35,8 @@ WORTHWHILE = 1.03
 """A mode with more parts must be faster than a simpler one by more than two short measurements differ by themselves."""
 MEASURING_S = 1800.0
 """A minute is usual; a card newer than TensorFlow's build has all its kernels compiled at first use."""
-REHEARSED = ("rehearsed device 0", "rehearsed device 1")
-_MEASURER = "myxtts.tuning.mode_measuring:make_measurer"
+REHEARSED: tuple[str, ...] = ("rehearsed device 0", "rehearsed device 1")
+_MEASURER = "myxtts.tuning.measuring:make_measurer"
 
 
 class MeasuringError(MachineError):
@@ -65,20 +65,14 @@ class StageCosts:
     def predict(self, mode: Mode, kept_share: float = 0.0) -> float:
         """Seconds per batch in a mode, where this share of all codes need not be made."""
         saved_s = kept_share * min(self.codes_s, self.prepare_s)
-        prepare_s, transfer_s = self.prepare_s - saved_s, self.transfer_s
         if mode is Mode.SINGLE:
             return max(self.train_s, self.single_s - saved_s)
-        if mode is Mode.ISOLATED:
-            prepare_s, transfer_s = prepare_s + self.pack_s, transfer_s + self.unpack_s
-        slowest_s, beside_s = _split((prepare_s, transfer_s, self.train_s))
-        measured_s, measured_beside_s = _split((self.prepare_s, self.transfer_s, self.train_s))
-        unhidden = max(0.0, self.dual_s - measured_s) / measured_beside_s if measured_beside_s > 0 else 0.0
-        return slowest_s + unhidden * beside_s
-
-
-def _split(stages_s: Sequence[float]) -> tuple[float, float]:
-    """The slowest of some stages, and all others together."""
-    return max(stages_s), sum(stages_s) - max(stages_s)
+        *_, slowest_s = measured = sorted((self.prepare_s, self.transfer_s, self.train_s))
+        unhidden = max(0.0, self.dual_s - slowest_s) / sum(measured[:2]) if sum(measured[:2]) > 0 else 0.0
+        packed = mode is Mode.ISOLATED
+        prepare_s, transfer_s = self.prepare_s + packed * self.pack_s, self.transfer_s + packed * self.unpack_s
+        *beside, slowest_s = sorted((prepare_s - saved_s, transfer_s, self.train_s))
+        return slowest_s + unhidden * sum(beside)
 
 
 @dataclass(frozen=True)
@@ -129,8 +123,7 @@ class ModeChoice:
     costs: StageCosts | None = None
 
 
-@dataclass(frozen=True)
-class PlannedRun:
+class PlannedRun(NamedTuple):
     """Which device does which job, and how that was chosen."""
 
     plan: DevicePlan
@@ -149,16 +142,16 @@ def plan_run(
     machine: Machine | None = None,
     tell: Tell = lambda text: _log.info("%s", text),
 ) -> PlannedRun:
-    """The plan of a configuration on this machine; with `--mode auto` the fastest, measured unless the run has chosen before.
-
-    Args:
-        command: the words that started the program, for advice that can be pasted.
-        machine: this one unless given.
-    """
+    """The plan of a configuration on this machine; with `--mode auto` the fastest, measured unless the run has chosen before, on the
+    same devices."""
     request, machine = PlanRequest.from_config(config, command), machine or read_machine()
     if request.mode != "auto":
         return PlannedRun(plan_devices(request, machine))
-    devices = _list_devices(request, machine)
+    devices = REHEARSED
+    if not request.rehearsal:
+        # What there is to choose between, by names that stay the same.
+        named, visible = (request.data_gpu, request.model_gpu), select_visible(machine.cards, machine.environ)
+        devices = tuple(card.uuid for card in visible if request.data_gpu is None or card.physical_id in named)
     choice = _find_earlier_choice(config, devices, tell) or _choose_without_measuring(request, machine, devices)
     if choice is None:
         found, obstacles = _measure(config, request, machine, tell)
@@ -177,14 +170,6 @@ def fix_cache(config: XTTSConfig, choice: ModeChoice | None) -> XTTSConfig:
     if choice is None or choice.cache is None or config.data.cache != "auto":
         return config
     return config.replace(data={"cache": choice.cache})
-
-
-def _list_devices(request: PlanRequest, machine: Machine) -> tuple[str, ...]:
-    """What there is to choose between, by names that stay the same."""
-    if request.rehearsal:
-        return REHEARSED
-    named, visible = (request.data_gpu, request.model_gpu), select_visible(machine.cards, machine.environ)
-    return tuple(card.uuid for card in visible if request.data_gpu is None or card.physical_id in named)
 
 
 def _find_earlier_choice(config: XTTSConfig, devices: tuple[str, ...], tell: Tell) -> ModeChoice | None:
@@ -237,7 +222,7 @@ def _measure(
 
 
 def measure_modes(config: XTTSConfig, plans: Sequence[DevicePlan]) -> Mapping[str, Any]:
-    """From the plans that can be had, that of two devices first, to what `tuning.mode_measuring` answers."""
+    """From the plans that can be had, that of two devices first, to what `tuning.measuring` answers."""
     # Made here: a process that is killed takes nothing away.
     with open_scratch_folder("plan") as folder:
         task = ProcessTask(_MEASURER, {"config": config.given_values(), "folder": str(folder)})
@@ -268,11 +253,7 @@ def ask_process(task: ProcessTask, item: Any, limit_s: float, import_s: float = 
     """What a task makes of an item, in a process of its own that ends with the call, whatever happens in it.
 
     TensorFlow's devices and threads cannot be changed once they are set: such a process works once and is thrown away.
-
-    Args:
-        limit_s: how long it may work.
-        import_s: how long it may load what it works with, before that.
-    """
+    It may load what it works with for so long (`import_s`), and then work for so long (`limit_s`)."""
     # It has the threads that any run has.
     worker, deadline_s, has_loaded = TaskProcess(task, is_one_core=False), time.monotonic() + import_s, False
     try:
@@ -291,10 +272,10 @@ def ask_process(task: ProcessTask, item: Any, limit_s: float, import_s: float = 
         return ProcessAnswer(None, f"its process ended with exit code {code}: {output.rpartition(chr(10))[2]}", output)
     except TimeoutError:
         worker.child.write_stacks()
-        hung = "it was not done" if worker.is_ready else "its process had not loaded its code"
-        return ProcessAnswer(
-            None, f"{hung} after {limit_s if worker.is_ready else import_s:g} s", worker.child.read_output()
-        )
+        hung = f"it was not done after {limit_s:g} s"
+        if not worker.is_ready:
+            hung = f"its process had not loaded its code after {import_s:g} s"
+        return ProcessAnswer(None, hung, worker.child.read_output())
     except MyXTTSError as error:
         return ProcessAnswer(None, str(error), worker.child.read_output(), error)
     finally:
@@ -303,19 +284,14 @@ def ask_process(task: ProcessTask, item: Any, limit_s: float, import_s: float = 
 
 def choose_mode(costs: StageCosts, around: Circumstances, devices: Sequence[str]) -> ModeChoice:
     """The simplest of the fastest modes that can be had. Raises `DevicePlanError` where none can."""
-    # In the first epoch every code has to be made.
-    kept_share = 1 - 1 / max(1, around.epochs)
+    predictions = []
     # Keeping codes is simpler than another device.
-    predictions = tuple(
-        Prediction(
-            mode,
-            keeps_codes,
-            costs.predict(mode, kept_share if keeps_codes else 0.0) * around.accumulation,
-            around.obstacles.get(mode) or (None if keeps_codes else around.online_obstacle),
-        )
-        for mode in MODES
-        for keeps_codes in ((False,) if around.kept_obstacle is not None else (False, True))
-    )
+    for mode, keeps_codes in itertools.product(MODES, (False, True) if around.kept_obstacle is None else (False,)):
+        # In the first epoch every code has to be made.
+        kept_share = 1 - 1 / max(1, around.epochs) if keeps_codes else 0.0
+        obstacle = around.obstacles.get(mode) or (None if keeps_codes else around.online_obstacle)
+        step_s = costs.predict(mode, kept_share) * around.accumulation
+        predictions.append(Prediction(mode, keeps_codes, step_s, obstacle))
     open_ones = [each for each in predictions if each.obstacle is None]
     if not open_ones:
         rows = dict.fromkeys(f"  {each.layout}: {each.obstacle}" for each in predictions)
@@ -340,7 +316,7 @@ def choose_mode(costs: StageCosts, around: Circumstances, devices: Sequence[str]
         devices=tuple(devices),
         codes=codes,
         cache=around.policy if chosen.keeps_codes else "off",
-        predictions=predictions,
+        predictions=tuple(predictions),
         costs=costs,
     )
 
@@ -367,9 +343,8 @@ def format_choice(choice: ModeChoice) -> str:
     costs, taken = choice.costs, str(Prediction(choice.layout, choice.keeps_codes, 0.0))
     lines = [f"Auto    {taken}", *wrap_titled("Reason", choice.reason, indent=8)]
     if costs is not None:
-        stages = {"prepare": costs.prepare_s, "transfer": costs.transfer_s, "train": costs.train_s}
-        measured = ", ".join(f"{name} {format_step_time(each)}" for name, each in stages.items())
-        lines += wrap_titled("Costs", f"per batch: {measured}", indent=8)
+        prepare, transfer, train = map(format_step_time, (costs.prepare_s, costs.transfer_s, costs.train_s))
+        lines += wrap_titled("Costs", f"per batch: prepare {prepare}, transfer {transfer}, train {train}", indent=8)
         lines += [*wrap_titled("Codes", choice.codes, indent=8), "", f"{'mode':<28}{'predicted step':>15}"]
     for each in choice.predictions:
         row = f"{each!s:<28}{format_step_time(each.step_s):>15} "

@@ -27,6 +27,7 @@ from myxtts.monitoring.findings import MachineFacts, find_timing_variation, sett
 from myxtts.monitoring.live_view import Picture, open_view
 from myxtts.monitoring.memory import LEAK_EVENT, Leak, Memory, MemoryWatch, Phase, read_memory_use
 from myxtts.monitoring.metrics import (
+    FILE_NAME,
     LOG_NAME,
     EventRow,
     IntervalMeter,
@@ -41,7 +42,7 @@ from myxtts.monitoring.metrics import (
     read_metrics,
 )
 from myxtts.monitoring.sampler import MachineSampler, list_sampled_cards, summarise_cards, summarise_host
-from myxtts.monitoring.summary import RunSummary, dump_summary, format_performance, read_settings, summarise_run
+from myxtts.monitoring.summary import RunSummary, format_performance, read_settings, summarise_run
 from myxtts.monitoring.tensorboard import open_tensorboard
 from myxtts.pipeline.batch import Batch, BatchFacts, BatchMemory
 from myxtts.pipeline.batches import Batches, PipelineFacts
@@ -56,12 +57,10 @@ from myxtts.utils.commons import PlainFormatter
 
 _log = logging.getLogger(__name__)
 
-METRICS_NAME = "metrics.jsonl"
 REPORT_NAME = "report.html"
 TENSORBOARD_FOLDER = "tensorboard"
 STALLED = "stalled"
 """The event in the metrics file."""
-_PACKAGE = "myxtts"
 
 _NAMES = {
     Cause.TRACE: "step",
@@ -84,8 +83,6 @@ class RunLog:
     Make it under the model device's scope.
 
     Args:
-        saver: of the stage.
-        plan: whose memory is read.
         ledger: of the session's time, begun when the program was.
         predicted_step_s: what `--mode auto` expected of a step; None where it chose nothing.
     """
@@ -99,12 +96,24 @@ class RunLog:
         predicted_step_s: float | None,
     ):
         run, training = saver.run, saver.config.training
-        self.folder = run.path
-        self.ledger = ledger
-        self.clock = StepClock()
-        self._plan = plan
-        self._schedule = schedule
-        self._row = _describe_session(saver, schedule, plan, predicted_step_s)
+        self.folder, self.ledger, self.clock = run.path, ledger, StepClock()
+        self._plan, self._schedule = plan, schedule
+        around = MachineFacts.of_machine(read_machine())
+        settings = settle_sections(saver.config, around)
+        settings["training"]["validation_interval"] = schedule.validation_interval
+        settings["training"]["checkpoint_interval"] = schedule.checkpoint_interval
+        self._row = RunRow(
+            time_s=time.time(),
+            step=saver.progress.step,
+            end_step=schedule.end_step,
+            stage=run.stage,
+            mode=str(plan.mode),
+            devices={"data": plan.data.device, "model": plan.model.device},
+            settings=settings,
+            environment=saver.environment,
+            around=asdict(around),
+            predicted_step_s=predicted_step_s,
+        )
         self._meter = IntervalMeter(self.clock, ledger)
         epochs = training.epochs if run.stage == training.stage else None
         self._progress = ProgressMeter(schedule.end_step, epochs)
@@ -114,11 +123,11 @@ class RunLog:
         self._stalls: deque[str] = deque()
         self._memory = MemoryWatch(run.stage)
         self._producer: BatchMemory | None = None
-        self._producer_peak_bytes: int | None = None
-        self._closing = ExitStack()
+        self._producer_bytes: tuple[int | None, int | None] = (None, None)
         self._metrics = self._open_log(saver.progress.step, saver.progress.is_validated)
-        self._closing.callback(lambda: self._metrics.close())
         self._board = open_tensorboard(choose_board(run, saver.config))
+        self._closing = ExitStack()
+        self._closing.callback(lambda: self._metrics.close())
         if self._board is not None:
             self._closing.callback(self._board.close)
         self._listener = saver.trained.make_listener(run.path)
@@ -160,7 +169,7 @@ class RunLog:
     def read_producer_memory(self) -> tuple[int | None, int | None]:
         """Bytes that the producer process held with its last batch, and the most with any: on its card, or in a rehearsal on the host.
         None is unknown, as before the first batch."""
-        return self._find_producer_bytes(), self._producer_peak_bytes
+        return self._producer_bytes
 
     def log_steps(self, *, step: int, pipeline: PipelineFacts, losses: Sequence[float], **facts: Any) -> None:
         """The steps since the last call; `facts` are epoch, learning rate and scalars of their `TrainRow`."""
@@ -169,9 +178,10 @@ class RunLog:
             place = "" if event.position is None else f"batch {event.position}: "
             self.note(step, f"producer {event.kind}", f"{place}{event.reason}")
         self._events_seen = len(pipeline.events)
-        flow = Flow(pipeline.elapsed_s, pipeline.work, pipeline.handoffs, pipeline.preparers)
-        row = self._meter.close(flow, step=step, losses=tuple(losses), memory=tuple(self._read_memory()), **facts)
-        self._last_row = row
+        memory = tuple(self._read_memory())
+        self._last_row = row = self._meter.close(
+            _read_flow(pipeline), step=step, losses=tuple(losses), memory=memory, **facts
+        )
         self._metrics.write(row)
         if samples := self._sampler.take_samples():
             cards, host = summarise_cards(samples), summarise_host(samples)
@@ -186,8 +196,9 @@ class RunLog:
 
     def log_validation(self, *, step: int, loss: float, scalars: Mapping[str, float], is_best: bool) -> None:
         """A round of validation is done."""
-        row = ValidationRow(time_s=time.time(), step=step, loss=loss, scalars=dict(scalars), is_best=is_best)
-        self._validation = row
+        self._validation = row = ValidationRow(
+            time_s=time.time(), step=step, loss=loss, scalars=dict(scalars), is_best=is_best
+        )
         self._metrics.write(row)
         if self._board is not None:
             self._board.write_validation_row(row)
@@ -230,17 +241,16 @@ class RunLog:
             return
         # Not through the log that is open: the thread that writes it is stuck.
         step = 0 if self._last_row is None else self._last_row.step
-        with MetricsLog(self.folder / METRICS_NAME) as log:
+        with MetricsLog(self.folder / FILE_NAME) as log:
             log.write(EventRow(time_s=time.time(), step=step, name=STALLED, text=text))
             log.write(SummaryRow(time_s=time.time(), step=step, status="failed", spent={}))
 
     def summarise(self, step: int, status: str) -> RunSummary:
         """Writes the summary and the page of the run, and returns the summary."""
         self._note_stalls(step)
-        spent, path = self.ledger.take_window(), self.folder / METRICS_NAME
+        spent, path = self.ledger.take_window(), self.folder / FILE_NAME
         summary = summarise_run(read_metrics(path).rows, spent, status)
-        ended = SummaryRow(time_s=time.time(), step=step, status=status, spent=spent, figures=dump_summary(summary))
-        self._metrics.write(ended)
+        self._metrics.write(SummaryRow(time_s=time.time(), step=step, status=status, spent=spent))
         write_run_page(path, self.folder / REPORT_NAME)
         write_listening_page(self.folder, self.folder / LISTENING_PAGE)
         return summary
@@ -248,13 +258,12 @@ class RunLog:
     def format_performance(self, pipeline: PipelineFacts) -> str:
         """The step times so far and, where they vary much, who waits."""
         times, row = self.clock.read(), self._last_row
-        flow = Flow(pipeline.elapsed_s, pipeline.work, pipeline.handoffs, pipeline.preparers)
-        finding = find_timing_variation(times, flow, self._row.mode, read_settings(self._row))
+        finding = find_timing_variation(times, _read_flow(pipeline), self._row.mode, read_settings(self._row))
         rates = (None, None) if row is None else (row.clips_per_s, row.audio_seconds_per_s)
         return format_performance(times, *rates, finding)
 
     def _open_log(self, step: int, is_validated: bool) -> MetricsLog:
-        log, lost_s = open_metrics_log(self.folder / METRICS_NAME, step or None, is_validated=is_validated)
+        log, lost_s = open_metrics_log(self.folder / FILE_NAME, step or None, is_validated=is_validated)
         log.write(replace(self._row, time_s=time.time(), step=step, lost_s=lost_s))
         return log
 
@@ -266,16 +275,11 @@ class RunLog:
                 self._memory.forget(Memory.PRODUCER)
                 self._memory.forget(Memory.DATA_DEVICE)
             self._producer = made
-            now = self._find_producer_bytes()
-            if now is not None:
-                self._producer_peak_bytes = max(now, self._producer_peak_bytes or 0)
+            now = made.host_bytes if self._plan.rehearsal else made.device_bytes
+            most = [each for each in (now, self._producer_bytes[1]) if each is not None]
+            self._producer_bytes = now, max(most, default=None)
             used[Memory.PRODUCER] = made.host_bytes
         self._tell_leaks(step, self._memory.add(step, Phase.PREPARATION, used))
-
-    def _find_producer_bytes(self) -> int | None:
-        if self._producer is None:
-            return None
-        return self._producer.host_bytes if self._plan.rehearsal else self._producer.device_bytes
 
     def _tell_leaks(self, step: int, leaks: Sequence[Leak]) -> None:
         for leak in leaks:
@@ -306,25 +310,8 @@ def choose_board(run: TrainerFolder, config: XTTSConfig) -> Path:
     return run.path / TENSORBOARD_FOLDER if given is None or not run.is_chief else Path(given)
 
 
-def _describe_session(
-    saver: CheckpointSaver, schedule: Schedule, plan: DevicePlan, predicted_step_s: float | None
-) -> RunRow:
-    around = MachineFacts.of_machine(read_machine())
-    settings = settle_sections(saver.config, around)
-    settings["training"]["validation_interval"] = schedule.validation_interval
-    settings["training"]["checkpoint_interval"] = schedule.checkpoint_interval
-    return RunRow(
-        time_s=time.time(),
-        step=saver.progress.step,
-        end_step=schedule.end_step,
-        stage=saver.run.stage,
-        mode=str(plan.mode),
-        devices={"data": plan.data.device, "model": plan.model.device},
-        settings=settings,
-        environment=saver.environment,
-        around=asdict(around),
-        predicted_step_s=predicted_step_s,
-    )
+def _read_flow(pipeline: PipelineFacts) -> Flow:
+    return Flow(pipeline.elapsed_s, pipeline.work, pipeline.handoffs, pipeline.preparers)
 
 
 @contextmanager
@@ -340,7 +327,7 @@ def keep_run_log(folder: Path) -> Iterator[None]:
     # A full disk stops the run where it matters, and says so there.
     file.handleError = lambda record: None  # type: ignore[method-assign]
     file.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
-    logger = logging.getLogger(_PACKAGE)
+    logger = logging.getLogger("myxtts")
     logger.addHandler(file)
     try:
         yield
@@ -348,10 +335,8 @@ def keep_run_log(folder: Path) -> Iterator[None]:
         raise
     except BaseException as error:
         # To the file alone: the program shows it in its own way.
-        record = logger.makeRecord(
-            _PACKAGE, logging.ERROR, __file__, 0, "%s", (f"{type(error).__name__}: {error}",), sys.exc_info()
-        )
-        file.handle(record)
+        told = (f"{type(error).__name__}: {error}",)
+        file.handle(logger.makeRecord(logger.name, logging.ERROR, __file__, 0, "%s", told, sys.exc_info()))
         raise
     finally:
         logger.removeHandler(file)

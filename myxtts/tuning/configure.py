@@ -10,6 +10,7 @@ import itertools
 import math
 import os
 import statistics
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -162,14 +163,13 @@ class Comparison:
             return f"{self.gain:.1%} faster than the defaults; differences below 3 % are within the noise."
         if not self.is_withdrawn:
             return "Nothing faster than the defaults was found, so they stay."
-        slower = f", {-self.gain:.1%} slower" if self.gain < 0 else ""
-        what = f"It was broken off, so that nothing is known about a gain: {self.failure}."
-        what = what if self.failure else f"no gain{slower}: defaults kept."
+        what = f"no gain{f', {-self.gain:.1%} slower' if self.gain < 0 else ''}: defaults kept."
+        if self.failure:
+            what = f"It was broken off, so that nothing is known about a gain: {self.failure}."
         return f"{what} What was found is withdrawn; the file changes nothing{' but the batch' if self.keeps_batch else ''}."
 
 
-@dataclass(frozen=True)
-class Tuned:
+class Tuned(NamedTuple):
     """What a configurator has to say."""
 
     before: TrialResult
@@ -204,7 +204,7 @@ class Search:
             seen.append(f"{candidate.name} {result.describe()}")
             if result.step_s < best.step_s:
                 best, fastest = result, candidate
-        predicted = f"predicted: {question.reason.rstrip('.')}; " if question.reason else ""
+        predicted = f"predicted: {question.reason}; " if question.reason else ""
         unit = "" if fastest is None else " a step"
         evidence = f"{predicted}measured: {', '.join(seen)}{unit}; before {self.result.describe()}"
         # What does not fit takes for ever: whatever fits is faster.
@@ -220,7 +220,7 @@ class Search:
         except MyXTTSError as error:
             # The last line of an error, short enough for a table.
             line = str(error).strip().rpartition("\n")[2] or "no reason given"
-            return TrialResult(failure=line if len(line) <= 80 else line[:77] + "...")
+            return TrialResult(failure=textwrap.shorten(line, 80, placeholder=" ..."))
 
 
 def run_in_process(config: XTTSConfig, machine: Machine, trial: Trial) -> TrialResult:
@@ -243,12 +243,8 @@ def tune(
 ) -> Tuned:
     """Settings for a configuration on a machine; what was given in it stays, but `--mode auto` is answered here.
 
-    In the end what was found is run against the defaults, in turn, and withdrawn where it is not faster.
-
-    Args:
-        verifies: whether to do that three times instead of once.
-        run, plan: how a trial is run, and a mode chosen.
-    """
+    In the end what was found is run against the defaults, in turn, and withdrawn where it is not faster. Verifying does that three
+    times instead of once. `run` and `plan` say how a trial is run, and a mode chosen."""
     is_auto = config.training.mode == "auto"
     if is_auto:
         # Which mode is one of the questions here.
@@ -257,8 +253,7 @@ def tune(
         config = XTTSConfig(**given)
     search, refusal = _begin(config, machine, tell, run)
     start, before, first = search.trial, search.result, list(search.answers)
-    mode, stays_auto = _ask_mode(start.apply(config), machine, tell, plan, is_auto=is_auto)
-    search.ask(mode)
+    search.ask(_ask_mode(start.apply(config), machine, tell, plan, is_auto=is_auto))
     mode_evidence = search.answers[-1].evidence
     is_gpu = _plan(config, machine, search.trial).model.is_gpu
     for question in list_questions(config, search.result, len(os.sched_getaffinity(0)), is_gpu=is_gpu):
@@ -266,9 +261,9 @@ def tune(
         if not first or question.title != _BATCH:
             search.ask(question)
     lines = [*_list_lines(search.answers), *choose_buffers(search.trial.apply(config), search.result.read_share)]
-    if is_auto and not stays_auto and not any(line.key == _MODE for line in lines):
-        asked = str(_plan(config, machine, search.trial).mode)
-        lines = [Line(_MODE, asked, f"{mode_evidence}; in the place of auto"), *lines]
+    if is_auto and not any(line.key == _MODE for line in lines):
+        chosen = str(_plan(config, machine, search.trial).mode)
+        lines = [Line(_MODE, chosen, f"{mode_evidence}; in the place of auto"), *lines]
     compared, variables = _compare(start, search, lines, verifies=verifies), _list_lines(search.answers, "environ")
     if compared.is_withdrawn:
         lines, variables = _list_lines(first), []
@@ -281,7 +276,7 @@ def make_trial(config: Mapping[str, Any], environ: Mapping[str, str], limit_byte
 
     def measure(plan: Mapping[str, Any]) -> dict[str, Any]:
         # TensorFlow is imported only once its variables are set.
-        from myxtts.tuning.configure_trial import run_trial
+        from myxtts.tuning.measuring import run_trial
 
         return run_trial(XTTSConfig(**config), load_plan(plan), limit_bytes, is_whole=is_whole)
 
@@ -322,12 +317,7 @@ def is_open(config: XTTSConfig, *keys: str) -> bool:
 
 
 def list_questions(config: XTTSConfig, now: TrialResult, cores: int, *, is_gpu: bool) -> Iterator[Question]:
-    """What is to be chosen by trying, in order.
-
-    Args:
-        now: what a trial of the settings so far has shown.
-        is_gpu: whether a card trains.
-    """
+    """What is to be chosen by trying, in order. `now` is what a trial of the settings so far has shown."""
 
     def ask(title: str, key: str, values: Sequence[Any], skipped: str = "") -> Question:
         trials = [
@@ -338,8 +328,7 @@ def list_questions(config: XTTSConfig, now: TrialResult, cores: int, *, is_gpu: 
 
     yield _ask_batch(config, now.fitting)
     # Half precision needs loss scaling, bfloat16 does not; a CPU computes neither faster unless it was made for it.
-    halves = ["mixed_float16", "mixed_bfloat16"] if is_gpu else ["mixed_bfloat16"]
-    yield ask("precision", "data.mixed_precision", halves)
+    yield ask("precision", "data.mixed_precision", ["mixed_float16"] * is_gpu + ["mixed_bfloat16"])
     anew = "batches have no fixed shapes, so nearly every one would be compiled anew"
     # On a card it is on where it can be.
     yield ask("XLA", "data.enable_xla", [not is_gpu], "" if config.data.pad_to_fixed_length else anew)
@@ -371,61 +360,62 @@ def _ask_batch(config: XTTSConfig, fitting: Sequence[tuple[int, int]]) -> Questi
 
 def _ask_mode(
     config: XTTSConfig, machine: Machine, tell: Tell, plan_mode: Callable[..., PlannedRun], *, is_auto: bool
-) -> tuple[Question, bool]:
-    """Which mode, and whether a `--mode auto` that was given stays: what two processes do cannot be tried here."""
+) -> Question:
+    """Which mode: of what `--mode auto` would take. Where that was given, it must be possible to measure it."""
     title = "which device prepares"
     if not is_open(config, _MODE, "data.data_gpu", "data.model_gpu", "data.enable_memory_isolation"):
-        return Question(title, skipped=_GIVEN), False
+        return Question(title, skipped=_GIVEN)
     if config.training.model_gpus is not None:
-        return Question(title, skipped="--model-gpus says which"), False
+        return Question(title, skipped="--model-gpus says which")
     try:
         # Measured here and now: what a run in --checkpoint-dir has chosen is not what this machine shows today.
         asked = config.replace(training={"mode": "auto", "resume": "reset"})
-        planned = plan_mode(asked, machine=machine, tell=tell)
+        plan, choice = plan_mode(asked, machine=machine, tell=tell)
     except MyXTTSError as error:
-        return Question(title, skipped=f"it could not be measured ({str(error).splitlines()[0]})"), True
-    assert planned.choice is not None
-    reason, plan = planned.choice.reason.rstrip("."), planned.plan
-    if plan.mode is _plan(config, machine, Trial()).mode:
-        return Question(title, skipped=reason), False
+        if is_auto:
+            raise
+        return Question(title, skipped=f"it could not be measured ({str(error).splitlines()[0]})")
+    assert choice is not None
     settings: dict[str, Any] = {_MODE: str(plan.mode)}
+    if plan.mode is _plan(config, machine, Trial()).mode:
+        return Question(title, skipped=choice.reason.rstrip("."))
     if not plan.rehearsal and plan.mode is not Mode.SINGLE:
         settings["data.data_gpu"] = int(plan.data.physical_id or 0)
         settings["data.model_gpu"] = int(plan.model.physical_id or 0)
-    return Question(title, [Trial(settings, name=str(plan.mode))], reason=reason), False
+    return Question(title, [Trial(settings, name=str(plan.mode))], reason=choice.reason.rstrip("."))
 
 
 def choose_buffers(config: XTTSConfig, read_share: float) -> Iterator[Line]:
     """Depths that are set by rule."""
     if is_open(config, "data.pipeline_buffer_size"):
-        depth, waits = config.data.pipeline_buffer_size, f"rule: a step waits for clips {read_share:.1%} of its time"
-        late = read_share > MOST_READ_SHARE
-        why = "so it may read further ahead" if late else "so the default is deep enough"
-        yield Line("data.pipeline_buffer_size", max(depth, DEEP_BUFFER) if late else depth, f"{waits}, {why}")
+        depth, why = config.data.pipeline_buffer_size, "so the default is deep enough"
+        if read_share > MOST_READ_SHARE:
+            depth, why = max(depth, DEEP_BUFFER), "so it may read further ahead"
+        rule = f"rule: a step waits for clips {read_share:.1%} of its time, {why}"
+        yield Line("data.pipeline_buffer_size", depth, rule)
     if is_open(config, "data.prefetch_buffer_size"):
         yield Line("data.prefetch_buffer_size", config.data.prefetch_depth, "rule: max(2, min(8, 64 // batch size))")
 
 
 def _compare(start: Trial, search: Search, lines: Sequence[Line], *, verifies: bool) -> Comparison:
     """What it began with against all that would be written, both as runs, in turn so that a busy minute hits both."""
-    default = replace(start, is_whole=True)
-    written = replace(default, settings={line.key: line.value for line in lines}, environ=search.trial.environ)
-    trials = {"the defaults": default, "these settings": written}
+    default = replace(start, is_whole=True, name="the defaults")
+    settings = {line.key: line.value for line in lines}
+    written = Trial(settings, search.trial.environ, is_whole=True, name="these settings")
     now, then = start.apply(search.config).data, written.apply(search.config).data
-    if search.trial == start and now.pipeline_buffer_size == then.pipeline_buffer_size:
-        # The same settings twice would show the noise of the machine.
-        del trials["these settings"]
-    rounds = _ROUNDS if verifies and len(trials) > 1 else 1
-    results: dict[str, list[TrialResult]] = {"the defaults": [], "these settings": []}
+    # The same settings twice would show the noise of the machine.
+    is_same = search.trial == start and now.pipeline_buffer_size == then.pipeline_buffer_size
+    trials, rounds = [default] if is_same else [default, written], _ROUNDS if verifies and not is_same else 1
+    results: dict[str, list[TrialResult]] = {default.name: [], written.name: []}
     failure = ""
-    for number, name in itertools.product(range(rounds), trials):
-        search.tell(f"comparing, round {number + 1} of {rounds}: {name}")
-        result = search.attempt(trials[name])
+    for number, trial in itertools.product(range(rounds), trials):
+        search.tell(f"comparing, round {number + 1} of {rounds}: {trial.name}")
+        result = search.attempt(trial)
         if result.failure or result.refusal:
-            failure = f"{name} {result.describe()}"
+            failure = f"{trial.name} {result.describe()}"
             break
-        results[name].append(result)
-    return Comparison(results["the defaults"], results["these settings"], failure, keeps_batch=bool(start.settings))
+        results[trial.name].append(result)
+    return Comparison(results[default.name], results[written.name], failure, keeps_batch=bool(start.settings))
 
 
 def _plan(config: XTTSConfig, machine: Machine, trial: Trial) -> DevicePlan:
@@ -444,10 +434,7 @@ def _list_lines(answers: Sequence[Answer], what: str = "settings") -> list[Line]
 
 def format_yaml(config: XTTSConfig, lines: Sequence[Line], notes: Sequence[str]) -> str:
     """The user's own settings and the lines, each with its evidence, as a file that gives the same configuration.
-
-    Args:
-        notes: sentences on how it came about, for the head of the file.
-    """
+    `notes` say in its head how it came about."""
     rows: dict[str, dict[str, tuple[Any, str]]] = {section: {} for section in SECTIONS}
     for section, values in config.given_values().items():
         for name, value in values.items():
@@ -466,7 +453,6 @@ def format_yaml(config: XTTSConfig, lines: Sequence[Line], notes: Sequence[str])
 def format_variables(lines: Sequence[Line], name: str) -> str:
     """A file for a shell to source."""
     text = [f"# Written by `myxtts configure`. Use it with: source {name}"]
-    for line in lines:
-        text += [f"# {line.evidence}", f"export {line.key}={line.value}"]
+    text += [f"# {line.evidence}\nexport {line.key}={line.value}" for line in lines]
     text += [] if lines else ["# Nothing is to be set: TensorFlow's own choices were not slower."]
     return "\n".join(text) + "\n"

@@ -52,10 +52,8 @@ from myxtts.training.mode import Tell
 from myxtts.tuning import profile as profiling
 from myxtts.units import SAMPLE_RATE_HZ, UNKNOWN, format_duration, format_share, format_step_time, wrap_titled
 
-STEPS = 20
-"""Of the speed test."""
-LIVE_S = 2.0
-"""How long cards are looked at where no speed test is run."""
+STEPS, LIVE_S = 20, 2.0
+"""Of the speed test; and how long cards are looked at where none is run."""
 INSTALL = "pip install 'tensorflow[and-cuda]'"
 CPU_SPEED = "the model trains on the card, no longer on the processor"
 MEASURE_FIRST = "unknown before it is measured: compare `myxtts profile` with and without it"
@@ -69,10 +67,11 @@ NOTABLE_SHARE = 0.05
 PROBED_FILES = 32
 SERIOUS_SHARE = 0.2
 """Of a step: a rule of the profile that costs more is serious."""
-INDENT = 12
 # Issues hold commands, which are to be pasted whole.
-_wrap = partial(wrap_titled, indent=INDENT, breaks_words=False)
+_wrap = partial(wrap_titled, breaks_words=False)
 
+Rows = list[tuple[str, str]]
+"""Names and texts of a section."""
 Scan = Callable[[XTTSConfig], tuple[ScanResult, BucketPlan]]
 """Finds the clips of a configuration, and the batches that a run makes of them."""
 
@@ -110,7 +109,7 @@ class CorpusFacts:
     seconds: float
     formats: tuple[tuple[str, int], ...]
     rates_hz: tuple[tuple[int, int], ...]
-    probed: int
+    """Of a few files that were looked at."""
     median_s: float
     p95_s: float
     longest_s: float
@@ -118,6 +117,10 @@ class CorpusFacts:
     shapes: int
     set_aside: int = 0
     """Clips that the metadata names and a run cannot use."""
+
+    @property
+    def probed(self) -> int:
+        return sum(files for _, files in self.rates_hz)
 
     @property
     def lengths(self) -> str:
@@ -139,6 +142,7 @@ class Diagnosis:
     card_problem: str | None
     """Why cards were not looked at, or not all of them; None where all were."""
     issues: tuple[Issue, ...]
+    """The most pressing first."""
 
     @property
     def is_serious(self) -> bool:
@@ -154,14 +158,8 @@ def diagnose(
     tell: Tell,
     command: Sequence[str] = (),
 ) -> Diagnosis:
-    """Everything that can be found out about a configuration on this machine.
-
-    Args:
-        environ: variables as the user has them, before MyXTTS sets its own.
-        tests_speed: whether to profile a few batches.
-        tell: hears what is being done.
-        command: the words that started the program, for advice that can be pasted.
-    """
+    """Everything that can be found out about a configuration on this machine. `environ` is as the user has it, before
+    MyXTTS sets variables of its own."""
     tell("looking at software and devices")
     machine, software = read_machine(environ), read_software()
     links = read_links([card.physical_id for card in machine.cards])
@@ -183,36 +181,28 @@ def diagnose(
             planned = profiling.plan_profile(config, around, tell, command)
             profile, verdict = profiling.measure_and_judge(planned, around, STEPS, tell)
             issues += [describe_rule(rule, is_rehearsal=config.training.rehearsal) for rule in verdict.rules]
-        except MyXTTSError as error:
-            issues.append(_explain_failure("The speed test could not be run", error))
-        except ImportError as error:
-            # TensorFlow is installed, but one of its libraries is not, or is another version's.
-            issues.append(_explain_failure("The speed test could not be run: a package does not load", error))
+        except (MyXTTSError, ImportError) as error:
+            # TensorFlow may be installed, but one of its libraries not, or that of another version.
+            why = ": a package does not load" if isinstance(error, ImportError) else ""
+            issues.append(_explain_failure(f"The speed test could not be run{why}", error))
     if profile is not None:
-        samples, card_problem = profile.samples, profile.card_problem
+        samples, problem = profile.samples, profile.card_problem
     else:
+        # What cards and host do while we do nothing is the work of others.
         tell("looking at what is running")
-        samples, card_problem = _look_at_cards(machine)
+        with MachineSampler([card.physical_id for card in machine.cards]) as sampler:
+            time.sleep(LIVE_S)
+        samples, problem = tuple(sampler.samples), sampler.problem
+        if problem is None and not machine.cards:
+            problem = machine.scan.problem or "this machine has no NVIDIA GPU"
     issues += check_cards(summarise_cards(samples))
-    settings = _describe_settings(config, environ, profile is not None)
-    return Diagnosis(
-        software, machine, tuple(links), settings, corpus, profile, samples, card_problem, tuple(rank_issues(issues))
-    )
+    settings, ranked = _describe_settings(config, environ, profile is not None), tuple(rank_issues(issues))
+    return Diagnosis(software, machine, tuple(links), settings, corpus, profile, samples, problem, ranked)
 
 
 def rank_issues(issues: Iterable[Issue]) -> list[Issue]:
     """Serious ones first; among equals what costs most. Issues that cost nothing known keep their order."""
     return sorted(issues, key=lambda issue: (list(Severity).index(issue.severity), -issue.share))
-
-
-def _look_at_cards(machine: Machine) -> tuple[tuple[MachineSample, ...], str | None]:
-    """What cards and host do while we do nothing, which is the work of others, and why cards could not be looked at."""
-    with MachineSampler([card.physical_id for card in machine.cards]) as sampler:
-        time.sleep(LIVE_S)
-    problem = sampler.problem
-    if problem is None and not machine.cards:
-        problem = machine.scan.problem or "this machine has no NVIDIA GPU"
-    return tuple(sampler.samples), problem
 
 
 def _describe_settings(config: XTTSConfig, environ: Mapping[str, str], has_run: bool) -> dict[str, str]:
@@ -232,7 +222,7 @@ def _describe_settings(config: XTTSConfig, environ: Mapping[str, str], has_run: 
         from myxtts.devices.runtime import list_logical_devices, read_execution
 
         execution = read_execution()
-        within, between = (execution.intra_op or "automatic", execution.inter_op or "automatic")
+        within, between = execution.intra_op or "automatic", execution.inter_op or "automatic"
         settings["TensorFlow's devices"] = ", ".join(list_logical_devices())
         settings["threads"] = f"{within} within an operation, {between} between"
     changed = [f"{name}={environ[name]}" for name in VARIABLES if name in environ]
@@ -255,7 +245,6 @@ def measure_corpus(corpus: Corpus, plan: BucketPlan, set_aside: int) -> CorpusFa
         seconds=corpus.total_seconds,
         formats=tuple(Counter(PurePosixPath(name).suffix.lower() for name in corpus.audio).most_common()),
         rates_hz=tuple(rates.most_common()),
-        probed=rates.total(),
         median_s=median_s,
         p95_s=p95_s,
         longest_s=float(seconds_N.max()),
@@ -293,25 +282,25 @@ def check_software(facts: SoftwareFacts, machine: Machine) -> Iterator[Issue]:
         yield Issue(SERIOUS, "The NVIDIA driver is installed but does not answer", machine.scan.problem,
                     "sudo modprobe nvidia; after an update of the driver restart the machine", CPU_SPEED)
         return
+    build = facts.tensorflow
     if not machine.cards:
         yield Issue(SERIOUS, "This machine has no NVIDIA GPU that can be seen: training runs on the CPU",
                     facts.driver_problem or "the driver counts no card",
                     "install the NVIDIA driver (Ubuntu: sudo ubuntu-drivers install), or try both roles with --rehearsal "
                     "--mode dual; in a container: --gpus all", CPU_SPEED)
         return
-    build = facts.tensorflow
     if build is not None and build.is_cuda_build is False:
         yield Issue(SERIOUS, f"TensorFlow {build.version} cannot use a GPU",
                     f"it was built without CUDA; the machine has {len(machine.cards)} card(s)",
                     f"pip uninstall -y tensorflow tensorflow-cpu && {INSTALL}", CPU_SPEED)
-    missing = [library for library in facts.missing if library.file != DRIVER_LIBRARY]
+    missing = {library.file: library.problem or "" for library in facts.missing}
+    driver_problem = missing.pop(DRIVER_LIBRARY, None)
     if missing:
         yield Issue(SERIOUS, "CUDA libraries that TensorFlow needs are missing: it trains on the CPU without a word",
-                    f"{', '.join(library.file for library in missing)} ({missing[0].problem})", INSTALL, CPU_SPEED)
-    for library in facts.missing:
-        if library.file == DRIVER_LIBRARY:
-            yield Issue(SERIOUS, "The driver's library cannot be loaded", library.problem or "",
-                        "in a container: start it with --gpus all; else install the NVIDIA driver again and restart", CPU_SPEED)
+                    f"{', '.join(missing)} ({next(iter(missing.values()))})", INSTALL, CPU_SPEED)
+    if driver_problem is not None:
+        yield Issue(SERIOUS, "The driver's library cannot be loaded", driver_problem,
+                    "in a container: start it with --gpus all; else install the NVIDIA driver again and restart", CPU_SPEED)
 
 
 def check_devices(machine: Machine) -> Iterator[Issue]:
@@ -374,15 +363,15 @@ def check_environment(environ: Mapping[str, str]) -> Iterator[Issue]:
 
 
 def check_config(config: XTTSConfig, cards: Sequence[Card], processors: int) -> Iterator[Issue]:
-    """Issues of a configuration. What only matters on a card is not said where there is none.
-
-    Args:
-        cards: those a run would use.
-        processors: that the run may use.
-    """
+    """Issues of a configuration, with the cards and processors that a run may use. What only matters on a card needs one."""
     data, workers = config.data, config.data.num_workers
     if cards:
-        yield from _check_config_on_card(config, max(card.total_mib or 0 for card in cards))
+        yield from _check_batch(config, max(card.total_mib or 0 for card in cards))
+    if cards and data.mixed_precision == "float32":
+        yield Issue(WORTH_CHANGING, "The model computes in float32",
+                    "data.mixed_precision is float32: tensor cores stay unused, and activations take twice the memory",
+                    "--mixed-precision    # data.mixed_precision: mixed_float16",
+                    f"about half the memory of activations; speed {MEASURE_FIRST}")
     if workers == 0 and processors > 1:
         yield Issue(WORTH_CHANGING, "Nothing is read ahead by other processes",
                     f"data.num_workers is 0; the host has {processors} processors",
@@ -397,7 +386,7 @@ def check_config(config: XTTSConfig, cards: Sequence[Card], processors: int) -> 
                     "seconds", "--enable-static-shapes    # data.pad_to_fixed_length: true", "no tracing after the first batches")
 
 
-def _check_config_on_card(config: XTTSConfig, total_mib: int) -> Iterator[Issue]:
+def _check_batch(config: XTTSConfig, total_mib: int) -> Iterator[Issue]:
     data, accumulation = config.data, config.training.gradient_accumulation_steps
     # The table is from large to small, the start batches are from small to large; the smallest also serves smaller cards.
     larger = sum(total_mib < at_least for at_least, _ in CARDS_BY_TOTAL_MIB)
@@ -408,11 +397,6 @@ def _check_config_on_card(config: XTTSConfig, total_mib: int) -> Iterator[Issue]
         yield Issue(WORTH_CHANGING, "The batch is small for the card",
                     f"{data.batch_size} clips of a {config.model.size} model on {total_mib} MB, where {start} are a usual start",
                     f"--batch-size {start}{keeps}", f"fewer, larger kernels: {MEASURE_FIRST}")
-    if data.mixed_precision == "float32":
-        yield Issue(WORTH_CHANGING, "The model computes in float32",
-                    "data.mixed_precision is float32: tensor cores stay unused, and activations take twice the memory",
-                    "--mixed-precision    # data.mixed_precision: mixed_float16",
-                    f"about half the memory of activations; speed {MEASURE_FIRST}")
 
 
 def check_corpus(facts: CorpusFacts, batch_size: int, accumulation: int) -> Iterator[Issue]:
@@ -476,7 +460,7 @@ def _explain_failure(observation: str, error: Exception) -> Issue:
 
 def format_diagnosis_json(diagnosis: Diagnosis) -> str:
     """The facts; unknown values are null."""
-    profile = diagnosis.profile
+    corpus, profile = diagnosis.corpus, diagnosis.profile
     facts: dict[str, Any] = {
         "is_serious": diagnosis.is_serious,
         "machine": [*describe_hardware(Path.cwd()), *describe_software()],
@@ -485,15 +469,14 @@ def format_diagnosis_json(diagnosis: Diagnosis) -> str:
         "cards": [asdict(card) for card in diagnosis.machine.cards],
         "links": [asdict(link) for link in diagnosis.links],
         "settings": dict(diagnosis.settings),
-        "corpus": None if diagnosis.corpus is None else asdict(diagnosis.corpus),
-        "speed": None if profile is None else {
-            "step_s": profile.step_s,
-            "synchronised": asdict(profile.times),
-            "costs": {str(part): asdict(cost) for part, cost in profile.costs.items()},
-        },
+        "corpus": None if corpus is None else asdict(corpus),
+        "speed": None,
         "live": [asdict(card) for card in summarise_cards(diagnosis.samples)],
         "card_problem": diagnosis.card_problem,
-    }  # fmt: skip
+    }
+    if profile is not None:
+        costs = {str(part): asdict(cost) for part, cost in profile.costs.items()}
+        facts["speed"] = {"step_s": profile.step_s, "synchronised": asdict(profile.times), "costs": costs}
     return json.dumps(facts, indent=1, ensure_ascii=False)
 
 
@@ -501,11 +484,10 @@ def format_diagnosis(diagnosis: Diagnosis) -> str:
     """The whole report, in plain text within 80 columns."""
     parts = []
     for title, rows in _list_sections(diagnosis):
-        indent = max([INDENT, *(len(name) + 2 for name, _ in rows)])
+        indent = max([12, *(len(name) + 2 for name, _ in rows)])
         parts.append("\n".join([title, *(line for name, text in rows for line in _wrap(name, text, indent=indent))]))
-    parts.append(
-        f"ISSUES ({len(diagnosis.issues)}), the most pressing first" if diagnosis.issues else "NO ISSUES FOUND"
-    )
+    found = len(diagnosis.issues)
+    parts.append(f"ISSUES ({found}), the most pressing first" if found else "NO ISSUES FOUND")
     for number, issue in enumerate(diagnosis.issues, start=1):
         lines = _wrap(f"{number}", f"[{issue.severity}] {issue.observation}", indent=4)
         for title, text in (("Evidence", issue.evidence), ("Remedy", issue.remedy), ("Gain", issue.gain)):
@@ -514,70 +496,49 @@ def format_diagnosis(diagnosis: Diagnosis) -> str:
     return "\n\n".join(parts)
 
 
-def _list_sections(diagnosis: Diagnosis) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Every section's title and rows; of each row its name and text."""
-    software, scan, corpus, profile = diagnosis.software, diagnosis.machine.scan, diagnosis.corpus, diagnosis.profile
-    libraries = [(each.file, "found" if each.problem is None else "missing", each.name) for each in software.libraries]
-    yield (
-        "SOFTWARE",
-        [
-            ("System", f"{software.system}, Python {software.python}"),
-            ("TensorFlow", software.build),
-            ("Driver", software.driver or software.driver_problem or UNKNOWN),
-            *(("", f"{file:<22}{found:<9}{name}") for file, found, name in libraries),
-        ],
-    )
-    sizes = [
-        (UNKNOWN if mib is None else f"{mib} MB") for card in scan.cards for mib in (card.free_mib, card.total_mib)
-    ]
-    cards = zip(scan.cards, sizes[::2], sizes[1::2], strict=True)
-    yield (
-        "DEVICES",
-        [
-            *((f"GPU {card.physical_id}", f"{card.name}, {free} free of {total}") for card, free, total in cards),
-            *((f"GPU {physical_id}", reason) for physical_id, reason in scan.lost),
-            *([] if scan.cards or scan.lost else [("GPUs", scan.problem or "none")]),
-            *(("Link", link.explain()) for link in diagnosis.links),
-            ("Host", f"{diagnosis.machine.host_free_mib} MB of memory free"),
-        ],
-    )
-    yield "SETTINGS", list(diagnosis.settings.items())
+def _list_sections(diagnosis: Diagnosis) -> Iterator[tuple[str, Rows]]:
+    software, corpus, profile = diagnosis.software, diagnosis.corpus, diagnosis.profile
+    rows = [("System", f"{software.system}, Python {software.python}"), ("TensorFlow", software.build)]
+    rows.append(("Driver", software.driver or software.driver_problem or UNKNOWN))
+    for library in software.libraries:
+        found = "found" if library.problem is None else "missing"
+        rows.append(("", f"{library.file:<22}{found:<9}{library.name}"))
+    yield "SOFTWARE", rows
+    yield "DEVICES", _list_devices(diagnosis)
+    yield "SETTINGS", [*diagnosis.settings.items()]
     if corpus is None:
         yield "CORPUS\nnot looked at: see the issues", []
     else:
         rates = ", ".join(f"{files} at {rate} Hz" for rate, files in corpus.rates_hz[:3]) or UNKNOWN
-        yield (
-            "CORPUS",
-            [
-                ("Clips", f"{corpus.clips}, {format_duration(corpus.seconds)}; {corpus.set_aside} set aside"),
-                ("Formats", ", ".join(f"{clips} {ending or 'without ending'}" for ending, clips in corpus.formats[:5])),
-                ("Rates", f"{rates} ({corpus.probed} files looked at)"),
-                ("Lengths", f"half up to {corpus.lengths}"),
-                ("Padding", f"{format_share(corpus.padding)} of the audio, in {corpus.shapes} batch shapes"),
-            ],
-        )
+        formats = (f"{clips} {ending or 'without ending'}" for ending, clips in corpus.formats[:5])
+        rows = [("Clips", f"{corpus.clips}, {format_duration(corpus.seconds)}; {corpus.set_aside} set aside")]
+        rows += [("Formats", ", ".join(formats)), ("Rates", f"{rates} ({corpus.probed} files looked at)")]
+        rows.append(("Lengths", f"half up to {corpus.lengths}"))
+        rows.append(("Padding", f"{format_share(corpus.padding)} of the audio, in {corpus.shapes} batch shapes"))
+        yield "CORPUS", rows
     if profile is None:
         yield "SPEED TEST\nnot run", []
     else:
         step, p50, p95 = map(format_step_time, (profile.step_s, profile.times.p50_s, profile.times.p95_s))
         counted = f"{len(profile.free)} + {profile.times.steps} batches in {profile.run.mode} mode on {profile.run.model_device}"
-        yield (
-            "SPEED TEST",
-            [
-                ("Step", f"{step} as in a run; waited for, p50 {p50}, p95 {p95}; {counted}"),
-                ("Parts", ", ".join(f"{part} {format_share(profile.costs[part].share)}" for part in StepPart)),
-                ("Headspace", f"{format_share(profile.headspace)} of a step: a faster pipeline could gain no more"),
-                *([] if profile.launches is None else [("Launches", profiling.describe_launches(profile))]),
-                *(("Note", note) for note in profile.run.notes),
-            ],
-        )
+        rows = [("Step", f"{step} as in a run; waited for, p50 {p50}, p95 {p95}; {counted}")]
+        rows.append(("Parts", ", ".join(f"{part} {format_share(profile.costs[part].share)}" for part in StepPart)))
+        rows.append(("Headspace", f"{format_share(profile.headspace)} of a step: a faster pipeline could gain no more"))
+        rows += [("Launches", profiling.describe_launches(profile))] if profile.launches is not None else []
+        yield "SPEED TEST", rows + [("Note", note) for note in profile.run.notes]
     live = summarise_cards(diagnosis.samples)
-    unseen = diagnosis.card_problem or (None if live else "no card takes part")
-    yield (
-        "LIVE",
-        [
-            *((f"GPU {card.physical_id}", card.describe()) for card in live),
-            *([] if unseen is None else [("GPUs", f"{UNKNOWN}: {unseen}")]),
-            ("Host", summarise_host(diagnosis.samples).describe()),
-        ],
-    )
+    rows = [(f"GPU {card.physical_id}", card.describe()) for card in live]
+    if diagnosis.card_problem or not live:
+        rows.append(("GPUs", f"{UNKNOWN}: {diagnosis.card_problem or 'no card takes part'}"))
+    yield "LIVE", [*rows, ("Host", summarise_host(diagnosis.samples).describe())]
+
+
+def _list_devices(diagnosis: Diagnosis) -> Rows:
+    scan, rows = diagnosis.machine.scan, []
+    for card in scan.cards:
+        free, total = (UNKNOWN if mib is None else f"{mib} MB" for mib in (card.free_mib, card.total_mib))
+        rows.append((f"GPU {card.physical_id}", f"{card.name}, {free} free of {total}"))
+    rows += [(f"GPU {physical_id}", reason) for physical_id, reason in scan.lost]
+    rows += [] if rows else [("GPUs", scan.problem or "none")]
+    rows += [("Link", link.explain()) for link in diagnosis.links]
+    return [*rows, ("Host", f"{diagnosis.machine.host_free_mib} MB of memory free")]

@@ -5,7 +5,7 @@ Nothing here imports TensorFlow before something is measured: what cannot be is 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
@@ -60,13 +60,12 @@ def refuse_decoder(config: XTTSConfig) -> None:
 
 def describe_workers(config: XTTSConfig) -> tuple[str, ...]:
     """What a measurement leaves out where several workers would share every batch; nothing where one process trains."""
-    training = config.training
-    if training.model_gpus is not None:
-        workers, asked = len(parse_gpu_ids(training.model_gpus)), f"--model-gpus {training.model_gpus}"
-    elif training.trainers > 1:
-        workers, asked = training.trainers, "the cluster"
-    else:
+    training, several = config.training, config.training.model_gpus
+    if several is None and training.trainers == 1:
         return ()
+    workers, asked = training.trainers, "the cluster"
+    if several is not None:
+        workers, asked = len(parse_gpu_ids(several)), f"--model-gpus {several}"
     return (
         f"One device is measured, alone and with whole batches. With {asked}, {workers} of them share every batch and exchange their "
         "gradients; neither is in these figures.",
@@ -186,13 +185,14 @@ HALVES = (
     "synchronised: every step is waited for, which tells the parts apart; unsynchronised: as a run is, which tells how long a step "
     "and its stalls really are"
 )
-"""How the two halves of the steps are measured."""
-_SMALLEST_US = 0.1
 _wrap = partial(wrap_titled, indent=9)
 
 
-def _list_spans(batch: BatchTimes) -> Iterable[tuple[str, Span]]:
-    return zip(LANES, (*batch.spans, batch.wait, batch.train), strict=True)
+def _list_spans(profile: Profile) -> Iterator[tuple[BatchTimes, str, Span]]:
+    """Every piece of work of the synchronised half, with its batch and its lane."""
+    for batch in profile.synced:
+        for lane, span in zip(LANES, (*batch.spans, batch.wait, batch.train), strict=True):
+            yield batch, lane, span
 
 
 def format_page(profile: Profile, verdict: Verdict) -> str:
@@ -201,9 +201,8 @@ def format_page(profile: Profile, verdict: Verdict) -> str:
     parts = [charts.BarPart(part, cost.share, number) for number, (part, cost) in enumerate(profile.costs.items())]
     lanes: dict[str, list[tuple[str, float, float]]] = {lane: [] for lane in LANES}
     # While those that are shown are trained on, later ones are read and prepared.
-    for batch in batches:
-        for lane, span in _list_spans(batch):
-            lanes[lane].append((str(batch.number), span.began_s, span.ended_s))
+    for batch, lane, span in _list_spans(profile):
+        lanes[lane].append((str(batch.number), span.began_s, span.ended_s))
     split = [(float(batch.number), batch.split_step()) for batch in batches]
     waits = [charts.Series(part, [(number, each[part] * 1000) for number, each in split]) for part in STAGES]
     return render_page(
@@ -219,30 +218,25 @@ def format_page(profile: Profile, verdict: Verdict) -> str:
 
 
 def format_profile(profile: Profile, verdict: Verdict) -> str:
-    """The whole report."""
-    parts = (_list_head, _list_breakdown, _list_runs, _list_utilisation, _list_memory)
-    sections = [*(part(profile) for part in parts), _list_verdict(profile, verdict)]
-    return "\n\n".join("\n".join(lines) for lines in sections)
+    """The whole report, its sections with an empty line between them."""
+    return "\n".join([*_list_times(profile), *_list_devices(profile), *_list_verdict(profile, verdict)])
 
 
-def _list_head(profile: Profile) -> Iterator[str]:
-    run = profile.run
+def _list_times(profile: Profile) -> Iterator[str]:
+    """What was measured, and what a step's time goes into."""
+    run, times = profile.run, profile.times
     yield "DUAL GPU BOTTLENECK PROFILE" if run.has_two_devices else "BOTTLENECK PROFILE"
     rehearsal = ", rehearsal on logical CPU devices" if run.is_rehearsal else ""
+    per_update = "1 batch" if run.accumulation == 1 else f"{run.accumulation} batches"
     yield from _wrap("Mode", f"{run.mode}: {run.roles}{rehearsal}")
     yield from _wrap("Model", run.model)
-    per_update = "1 batch" if run.accumulation == 1 else f"{run.accumulation} batches"
     yield from _wrap("Data", f"{run.corpus}; {run.batch_size} clips per batch, {per_update} per update")
     if profile.cached_share is not None:
         yield f"Cache    {format_share(profile.cached_share)} of the clips had their codes ready"
     for note in run.notes:
         yield from _wrap("Note", note)
-
-
-def _list_breakdown(profile: Profile) -> Iterator[str]:
-    times = profile.times
     counted = f"{times.steps} + {len(profile.free)} batches"
-    yield f"TIMING BREAKDOWN ({counted}; {times.left_out} more left out: filling up, tracing)"
+    yield f"\nTIMING BREAKDOWN ({counted}; {times.left_out} more left out: filling up, tracing)"
     yield f"{'':<14}{'synchronised':>20}{'unsynchronised':>18}"
     yield f"{'':<14}{'own time, ms':>20}{'waited for, ms':>18}{'of a step':>12}"
     rows = [(part, cost.own_s, cost.own_std_s, cost.step_s, cost.share) for part, cost in profile.costs.items()]
@@ -250,13 +244,25 @@ def _list_breakdown(profile: Profile) -> Iterator[str]:
         own = "" if name == StepPart.HAND_OFF else f"{own_s * 1000:.2f} +- {std_s * 1000:.2f}"
         yield f"{name:<14}{own:>20}{step_s * 1000:>18.2f}{share:>12.1%}"
     yield from _wrap("Which", HALVES)
-    p50, p95, stall, longest = map(
-        format_step_time, (times.p50_s, times.p95_s, profile.stall_s, profile.longest_wait_s)
-    )
+    shown = (times.p50_s, times.p95_s, profile.stall_s, profile.longest_wait_s)
+    p50, p95, stall, longest = map(format_step_time, shown)
     yield f"Steps    p50 {p50}, p95 {p95}, variation {format_share(times.variation)} (synchronised)"
     yield from _wrap("Gaps", f"the training waits {stall} per batch, at most {longest} (unsynchronised)")
     if profile.launches is not None:
         yield from _wrap("Launches", describe_launches(profile))
+    yield "\nTHREE RUNS, ms per batch"
+    for name, seconds, what in (
+        ("training alone", profile.cached_mean_s, "batches that are on the device already"),
+        ("pipeline alone", profile.pipeline_mean_s, "batches that are taken and thrown away"),
+        ("both together", profile.step_s, "a run as it is: unsynchronised"),
+        ("synchronised", times.mean_s, "both together, with every step waited for"),
+    ):
+        yield f"{name:<24}{seconds * 1000:>9.2f}   {what}"
+    yield f"Headspace   {format_share(profile.headspace)} of a step: a faster pipeline could gain no more"
+    gain = "a second device for preparing would gain at most"
+    if run.has_two_devices:
+        gain = f"{profile.speed_up.reached:.2f}x over one device that does both in turn; at most"
+    yield f"Speed-up    {gain} {profile.speed_up.bound:.2f}x"
 
 
 def describe_launches(profile: Profile) -> str:
@@ -272,22 +278,11 @@ def describe_launches(profile: Profile) -> str:
     return f"{counted}. Here nothing is launched; on a GPU, {cost}: an estimate"
 
 
-def _list_runs(profile: Profile) -> Iterator[str]:
-    speed_up = profile.speed_up
-    yield "THREE RUNS, ms per batch"
-    yield f"{'training alone':<24}{profile.cached_mean_s * 1000:>9.2f}   batches that are on the device already"
-    yield f"{'pipeline alone':<24}{profile.pipeline_mean_s * 1000:>9.2f}   batches that are taken and thrown away"
-    yield f"{'both together':<24}{profile.step_s * 1000:>9.2f}   a run as it is: unsynchronised"
-    yield f"{'synchronised':<24}{profile.times.mean_s * 1000:>9.2f}   both together, with every step waited for"
-    yield f"Headspace   {format_share(profile.headspace)} of a step: a faster pipeline could gain no more"
-    reached = f"{speed_up.reached:.2f}x over one device that does both in turn; at most"
-    would = "a second device for preparing would gain at most"
-    yield f"Speed-up    {reached if profile.run.has_two_devices else would} {speed_up.bound:.2f}x"
-
-
-def _list_utilisation(profile: Profile) -> Iterator[str]:
+def _list_devices(profile: Profile) -> Iterator[str]:
+    """How busy devices and host are, and what they hold."""
     run, share, cards = profile.run, profile.training_share, summarise_cards(profile.samples)
-    yield "GPU UTILIZATION"
+    host = summarise_host(profile.samples)
+    yield "\nGPU UTILIZATION"
     yield f"Model    {run.model_device} busy {format_share(share)}, idle {format_share(1 - share)}"
     prepares = f"{run.data_device} busy {format_share(profile.data_share)}"
     yield f"Data     {prepares if run.has_two_devices else 'the same device prepares: its part is in the idle time above'}"
@@ -295,34 +290,30 @@ def _list_utilisation(profile: Profile) -> Iterator[str]:
         yield from _wrap(f"GPU {card.physical_id}", card.describe())
     if profile.card_problem or not cards:
         yield from _wrap("Driver", profile.card_problem or f"{UNKNOWN}: no NVIDIA GPU takes part")
-    yield from _wrap("Host", summarise_host(profile.samples).describe())
-
-
-def _list_memory(profile: Profile) -> Iterator[str]:
-    yield "MEMORY"
+    yield from _wrap("Host", host.describe())
+    yield "\nMEMORY"
     for use in profile.memory:
         role, _, device = use.device.partition(" ")
         sizes = (use.used_bytes, use.peak_bytes, use.limit_bytes, use.pool_bytes, use.process_bytes, use.context_bytes)
         used, peak, limit, pool, process, context = map(format_bytes, sizes)
         yield f"{role.capitalize():<8} {device}: {used} used, peak {peak}, limit {limit}"
         yield f"{'':<9}TensorFlow's pool {pool}, process {process}, CUDA context {context}"
-    host = summarise_host(profile.samples)
     yield f"Host     {format_bytes(host.peak_rss_bytes)} in all processes of the run, {format_bytes(host.least_free_bytes)} left free"
 
 
 def _list_verdict(profile: Profile, verdict: Verdict) -> Iterator[str]:
     share = format_share(profile.training_share)
     if verdict.is_balanced:
-        yield from (NO_BOTTLENECK, "Pipeline appears well-balanced", f"Training utilization: {share}")
+        yield from ("", NO_BOTTLENECK, "Pipeline appears well-balanced", f"Training utilization: {share}")
         return
-    yield f"BOTTLENECKS: the run is limited by {verdict.limit} (stage {verdict.stage!r})"
+    yield f"\nBOTTLENECKS: the run is limited by {verdict.limit} (stage {verdict.stage!r})"
     for number, rule in enumerate(verdict.rules, start=1):
         yield from _wrap(f"{number}", f"{rule.title}: {rule.evidence}", indent=3)
     if not verdict.rules:
         yield f"   No rule is broken, but only {share} of the time is training."
-    advice = list(dict.fromkeys(sentence for rule in verdict.rules for sentence in rule.advice))
-    if advice:
-        yield from ("", "RECOMMENDATIONS, the first worth trying first")
+        return
+    yield "\nRECOMMENDATIONS, the first worth trying first"
+    advice = dict.fromkeys(sentence for rule in verdict.rules for sentence in rule.advice)
     for number, sentence in enumerate(advice, start=1):
         yield from _wrap(f"{number}", sentence, indent=3)
 
@@ -344,7 +335,7 @@ def format_json(profile: Profile, verdict: Verdict) -> str:
         },
         "longest_wait_s": profile.longest_wait_s,
         "cached_share": profile.cached_share,
-        "speed_up": {"reached": profile.speed_up.reached, "bound": profile.speed_up.bound},
+        "speed_up": profile.speed_up._asdict(),
         "utilization": {
             "model": profile.training_share,
             "data": profile.data_share,
@@ -368,15 +359,10 @@ def format_trace(profile: Profile) -> str:
     for number, lane in enumerate(LANES):
         for kind, facts in (("thread_name", {"name": lane}), ("thread_sort_index", {"sort_index": number})):
             events.append({"name": kind, "ph": "M", "pid": 1, "tid": number, "args": facts})
-    origin_s = min(span.began_s for batch in profile.synced for _, span in _list_spans(batch))
-    for batch in profile.synced:
-        for number, (lane, span) in enumerate(_list_spans(batch)):
-            # An event without a length is not shown.
-            times = {"ts": _to_us(span.began_s - origin_s), "dur": max(_SMALLEST_US, _to_us(span.seconds))}
-            place = {"cat": lane, "ph": "X", "pid": 1, "tid": number}
-            events.append({"name": f"{lane} {batch.number}", **place, **times, "args": {"batch": batch.number}})
+    origin_s = min(span.began_s for *_, span in _list_spans(profile))
+    for batch, lane, span in _list_spans(profile):
+        # An event without a length is not shown.
+        began_us, long_us = (round(seconds * 1e6, 1) for seconds in (span.began_s - origin_s, span.seconds))
+        place = {"cat": lane, "ph": "X", "pid": 1, "tid": LANES.index(lane), "ts": began_us, "dur": max(0.1, long_us)}
+        events.append({"name": f"{lane} {batch.number}", **place, "args": {"batch": batch.number}})
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
-
-
-def _to_us(seconds: float) -> float:
-    return round(seconds * 1e6, 1)

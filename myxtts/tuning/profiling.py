@@ -6,14 +6,18 @@ its time is its own and not that of whoever asks for a number later: what it is 
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf.config_pb2 import ConfigProto
+from tensorflow.python.grappler import tf_optimizer
+from tensorflow.python.training.saver import export_meta_graph
 
 from myxtts.checkpoints import write_model_directory
 from myxtts.config import XTTSConfig
@@ -29,7 +33,7 @@ from myxtts.pipeline.batches import PRODUCER_FOLDER, Batches, open_batches
 from myxtts.pipeline.codes import FOLDER_NAME, choose_cache_folder
 from myxtts.pipeline.recipe import BatchRecipe, Target, choose_preparation
 from myxtts.pipeline.threads import SLOTS
-from myxtts.training.model import TrainedModel, build_codec_step, build_gpt_step
+from myxtts.training.model import build_codec_step, build_gpt_step
 from myxtts.training.starting_point import (
     MEL_STATISTICS,
     Codec,
@@ -40,7 +44,6 @@ from myxtts.training.starting_point import (
     read_starting_point,
 )
 from myxtts.training.step import UpdateMaker
-from myxtts.tuning.launches import count_launches
 from myxtts.utils.commons import get_device_context
 
 NEVER = 10**6
@@ -63,23 +66,12 @@ class ProfileSetup:
     notes: tuple[str, ...] = ()
     """What differs from the run that was asked for."""
 
-    def build_model(self) -> TrainedModel:
-        """The model as a run would build it. Call it under the model device's scope."""
-        if self.codec is None:
-            # From the first step with codes, as in most of a run.
-            return build_codec_step(self.config, EVEN_NORMS, steps=NEVER, free_steps=0)
-        return build_gpt_step(self.config, self.data, self.codec, self.start)
-
     def open_batches(self, recipe: BatchRecipe | None = None) -> Batches:
         """The batches of the run, or of another recipe."""
         return open_batches(recipe or self.make_recipe(), self.data, folder=self.folder / PRODUCER_FOLDER)
 
     def make_recipe(self, *, keeps_codes_aside: bool = False) -> BatchRecipe:
-        """What batches are made of: no validation, and no end.
-
-        Args:
-            keeps_codes_aside: codes are kept in the profile's own folder, where none are at first.
-        """
+        """What batches are made of: no validation, and no end. Codes may be kept aside: in the profile's own folder, where none are at first."""
         codec = self.codec
         target, norms = (Target.CODEC, EVEN_NORMS) if codec is None else (Target.GPT, codec.mel_norms)
         # Codes of weights that nobody keeps are not kept beside the corpus.
@@ -124,7 +116,7 @@ FREE_STEPS = 10
 RATE = 1e-5
 WINDOWS = 2
 """In which a mode is timed; the faster counts. Eight batches are soon spoilt by a hiccup of the machine, and never sped up."""
-_MOST_WINDOWS = 4
+MOST_WINDOWS = 8
 
 
 class MeasuredTraining:
@@ -132,7 +124,11 @@ class MeasuredTraining:
 
     def __init__(self, setup: ProfileSetup):
         training = setup.config.training
-        self.step = setup.build_model().step
+        if setup.codec is None:
+            # From the first step with codes, as in most of a run.
+            self.step = build_codec_step(setup.config, EVEN_NORMS, steps=NEVER, free_steps=0).step
+        else:
+            self.step = build_gpt_step(setup.config, setup.data, setup.codec, setup.start).step
         accumulation, retries = training.gradient_accumulation_steps, training.on_oom == "retry"
         self._updates = UpdateMaker(self.step, lambda _: RATE, accumulation=accumulation, retries=retries)
         self._last: tf.Tensor | None = None
@@ -187,9 +183,7 @@ class Profiler:
     def warm_up(self) -> None:
         """Traces the step for the shapes that come, so that no measured step has to."""
         for _ in range(3 * self._shapes):
-            self._do_batch(
-                lambda batch: batch.info.facts.bucket_number not in self._kept and self.training.train(batch)
-            )
+            self._do_batch(lambda each: each.info.facts.bucket_number not in self._kept and self.training.train(each))
             if len(self._kept) == self._shapes:
                 return
 
@@ -213,7 +207,7 @@ class Profiler:
             if not is_full:
                 times, seconds = times + window, seconds + window_s
         if not times:
-            raise _explain_traces(taken)
+            raise _explain_traces(f"Every one of {taken} steps was traced anew", "more --num-steps")
         return times, seconds / len(times), taken - len(times)
 
     def run_synced(self) -> tuple[list[BatchTimes], int]:
@@ -229,23 +223,23 @@ class Profiler:
             else:
                 times.append(done)
         if not times:
-            raise _explain_traces(left_out)
+            raise _explain_traces(f"Every one of {left_out} steps was traced anew", "more --num-steps")
         return times, left_out
 
     def time_best_window(self, batches: int) -> tuple[float, list[BatchTimes]]:
         """The faster of some windows in which nothing was traced: seconds per batch at full speed, and its batches."""
-        return min((self._time_window(batches) for _ in range(WINDOWS)), key=lambda window: window[0])
-
-    def _time_window(self, batches: int) -> tuple[float, list[BatchTimes]]:
-        for _ in range(_MOST_WINDOWS):
+        windows: list[tuple[float, list[BatchTimes]]] = []
+        for _ in range(MOST_WINDOWS):
             self._dispatch(FILL_BATCHES)
             seconds, times = self._dispatch(batches)
             if not any(each.has_traced for each in times):
-                return seconds / batches, times
-        raise UserError(
-            f"The step was traced anew in each of {_MOST_WINDOWS} stretches of {batches} batches, so there is none whose time means "
-            "anything. Use --enable-static-shapes, or give --mode instead of auto."
-        )
+                windows.append((seconds / batches, times))
+            if len(windows) == WINDOWS:
+                break
+        if not windows:
+            problem = f"The step was traced anew in each of {MOST_WINDOWS} stretches of {batches} batches"
+            raise _explain_traces(problem, "--mode")
+        return min(windows, key=lambda window: window[0])
 
     def _dispatch(self, batches: int) -> tuple[float, list[BatchTimes]]:
         """Seconds until some batches were trained on, of which only the last is waited for, and by that all."""
@@ -291,8 +285,35 @@ class Profiler:
         return BatchTimes(facts.number, batch.info.spans, wait, Span(began, ended), facts.bucket_number, has_traced)
 
 
-def _explain_traces(steps: int) -> UserError:
+def _explain_traces(problem: str, other: str) -> UserError:
     return UserError(
-        f"Every one of {steps} steps was traced anew, so there is none whose time means anything. Profile with "
-        "--enable-static-shapes, or with more --num-steps."
+        f"{problem}, so there is none whose time means anything. Measure with --enable-static-shapes, or give {other}."
     )
+
+
+FREE = {
+    "Placeholder", "Const", "NoOp", "Identity", "IdentityN", "_Arg", "_Retval", "StopGradient", "PreventGradient", "VarHandleOp",
+    "ReadVariableOp", "Reshape", "ExpandDims", "Squeeze", "Shape", "ShapeN", "Size", "BroadcastGradientArgs", "ConcatOffset", "Bitcast",
+    "InvertPermutation", "Enter", "Exit", "Merge", "Switch", "NextIteration", "LoopCond", "If", "StatelessIf", "While",
+    "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall",
+}  # fmt: skip
+"""Names, shapes, constants and calls: nothing that a GPU would be asked for."""
+ON_HOST = {"StridedSlice", "Pack", "Range", "ConcatV2", "Prod", "Mul", "AddV2", "Sub"}
+"""Of int32, which TensorFlow keeps in host memory."""
+
+
+def count_launches(traced: Any) -> Counter[str]:
+    """What one call of a concrete function launches, by kind, after TensorFlow has optimised its graph. A loop's body counts once,
+    and of a condition both branches."""
+    # What was asked to be compiled is no different here: the graph is that of every operation by itself.
+    meta = export_meta_graph(graph=traced.graph, graph_def=traced.graph.as_graph_def(add_shapes=True))
+    # Whatever is not needed for these is pruned; an update that gives nothing back is kept by its side effect.
+    kept = [*(tensor.name for tensor in traced.outputs), *(each.name for each in traced.graph.control_outputs)]
+    meta.collection_def["train_op"].node_list.value.extend(kept)
+    settings = ConfigProto()
+    settings.graph_options.rewrite_options.min_graph_nodes = -1
+    graph = tf_optimizer.OptimizeGraph(settings, meta)
+    bodies = [graph.node, *(function.node_def for function in graph.library.function)]
+    nodes = [node for body in bodies for node in body if node.op not in FREE]
+    int32 = tf.int32.as_datatype_enum
+    return Counter(node.op for node in nodes if node.op not in ON_HOST or node.attr["T"].type != int32)

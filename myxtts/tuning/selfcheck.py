@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +21,17 @@ from myxtts import __version__
 from myxtts.config.settings import nearest_name
 from myxtts.data.task_processes import ProcessTask, Work
 from myxtts.devices.machine import prepare_environment, read_machine, select_visible
-from myxtts.devices.plan import DevicePlan, Mode, PlanRequest
-from myxtts.devices.planning import plan_devices
 from myxtts.errors import CommandLineError, DevicePlanError, MachineError
 from myxtts.monitoring.machine_facts import describe_hardware, describe_software, fence
 from myxtts.monitoring.metrics import name_infinities
 from myxtts.training.mode import ask_process
 from myxtts.units import format_duration
 
-POOL_MIB = 2048
-"""Of each role where limits are in force: far more than the small model needs, and free on every card worth training on."""
 LIMIT_S = 1200.0
 """A card newer than TensorFlow's build has all its kernels compiled at first use, which takes minutes."""
 
-Seen = tuple[str, dict[str, Any] | None]
-"""What a check saw when nothing was wrong, in words and in figures. No figures: the machine does not allow it, and the words say why."""
+Seen = tuple[str, dict[str, Any]]
+"""What a check saw when nothing was wrong, in words and in figures."""
 
 
 class CheckFailedError(MachineError):
@@ -62,17 +57,7 @@ class Situation:
     @property
     def cards(self) -> int:
         """Cards that take part, or logical devices that stand for them."""
-        return 1 if self.data_gpu == self.model_gpu else 2
-
-    def plan(self, mode: Mode) -> DevicePlan:
-        """The plan of a mode on these devices."""
-        limit_mib = POOL_MIB if mode in (Mode.ISOLATED, Mode.SPLIT) else None
-        data_gpu = {Mode.SINGLE: None, Mode.SPLIT: self.model_gpu}.get(mode, self.data_gpu)
-        request = PlanRequest(
-            mode="single" if mode is Mode.SINGLE else None, data_gpu=data_gpu, model_gpu=self.model_gpu, isolation=mode is Mode.ISOLATED,
-            data_limit_mib=limit_mib, model_limit_mib=limit_mib, rehearsal=self.rehearsal, command=("myxtts", "selfcheck"),
-        )  # fmt: skip
-        return plan_devices(request, read_machine())
+        return len({self.data_gpu, self.model_gpu})
 
 
 def choose_devices(rehearsal: bool, data_gpu: int | None, model_gpu: int | None, folder: str) -> Situation:
@@ -88,9 +73,8 @@ def choose_devices(rehearsal: bool, data_gpu: int | None, model_gpu: int | None,
             f"The self-check needs a GPU, but there is none: {reason}. `myxtts diagnose` says what is missing; --rehearsal runs "
             "the same list on the CPU."
         )
-    data_gpu, model_gpu = (
-        (visible[:2][-1], visible[0]) if data_gpu is None or model_gpu is None else (data_gpu, model_gpu)
-    )
+    if data_gpu is None or model_gpu is None:
+        model_gpu, data_gpu = visible[0], visible[:2][-1]
     if not rehearsal and not {data_gpu, model_gpu} <= set(visible):
         raise DevicePlanError(
             f"GPU {data_gpu} and GPU {model_gpu} were given, but in sight are only {', '.join(map(str, visible))}. Give ids of those."
@@ -99,7 +83,7 @@ def choose_devices(rehearsal: bool, data_gpu: int | None, model_gpu: int | None,
 
 
 Tolerance = tuple[float, float]
-"""How far losses may lie from those of the check they are compared with, relative: on cards, in rehearsal."""
+"""How far losses may differ, relative: on cards, in rehearsal."""
 # Another device prepares, or another process: in rehearsal not a bit may differ. Two cards may round differently.
 SAME: Tolerance = (1e-3, 0.0)
 # The same sums in another order.
@@ -118,7 +102,7 @@ class Check:
         work: a function of `selfcheck_work`, called with the situation and the settings; gives `Seen`.
         cards: how many it needs.
         after: the check that must have passed before, because its files are used.
-        like: the same, and its losses must be those of that one.
+        tolerance: how far its losses may lie from those of that one; None where they are its own.
     """
 
     name: str
@@ -127,23 +111,14 @@ class Check:
     cards: int = 1
     settings: Mapping[str, Any] = field(default_factory=dict)
     after: str | None = None
-    like: str | None = None
-    tolerance: Tolerance = SAME
-
-    @property
-    def needed(self) -> str | None:
-        return self.like or self.after
-
-    @property
-    def is_quick(self) -> bool:
-        """Whether it looks at devices only, and trains nothing."""
-        return self.work != "train" and self.needed is None
+    tolerance: Tolerance | None = None
 
 
 def _train(
     name: str, proves: str, tolerance: Tolerance = SAME, *, like: str = "train-single", cards: int = 1, **settings: Any
 ) -> Check:
-    return Check(name, proves, "train", cards, settings, like=like, tolerance=tolerance)
+    """A check whose losses must be those of another."""
+    return Check(name, proves, "train", cards, settings, like, tolerance)
 
 
 CHECKS: tuple[Check, ...] = (
@@ -156,8 +131,7 @@ CHECKS: tuple[Check, ...] = (
     _train("train-dual", "two devices in one process give the same losses", cards=2, mode="dual"),
     _train("train-isolated", "a producer process of its own gives the same losses", cards=2, mode="isolated"),
     _train("train-split", "two processes on one card give the same losses", mode="split"),
-    Check("train-parallel", "both devices train (--model-gpus), and the losses are those of one", "train_parallel", 2,
-          like="train-single", tolerance=ROUNDING),
+    _train("train-parallel", "both devices train (--model-gpus), and the losses are those of one", ROUNDING, cards=2, mode="parallel"),
     _train("train-auto", "--mode auto measures, chooses and trains", ROUNDING, cards=2, mode="auto"),
     Check("train-decoder", "the decoder trains (--stage decoder)", settings={"training": {"stage": "decoder"}}, after="train-single"),
     _train("deterministic", "--deterministic can be had", ROUNDING, training={"deterministic": True}),
@@ -175,18 +149,20 @@ CHECKS: tuple[Check, ...] = (
 
 
 def select_checks(only: Collection[str], *, is_quick: bool) -> list[Check]:
-    """The checks that were asked for, with those whose files or losses they need before them."""
+    """The checks that were asked for, with those whose files or losses they need before them. Where none is
+    named, all, or those that are quick: they look at devices only, and train nothing."""
     names = [check.name for check in CHECKS]
     for name in only:
         if name not in names:
             raise CommandLineError(
                 f"There is no check {name!r}. Did you mean {nearest_name(name, names) or 'one of --list'}?"
             )
-    wanted = set(only) or {check.name for check in CHECKS if check.is_quick or not is_quick}
+    quick = {check.name for check in CHECKS if check.work != "train" and check.after is None}
+    wanted = set(only) or (quick if is_quick else set(names))
     # What a check needs stands before it.
     for check in reversed(CHECKS):
-        if check.name in wanted and check.needed:
-            wanted.add(check.needed)
+        if check.name in wanted and check.after:
+            wanted.add(check.after)
     return [check for check in CHECKS if check.name in wanted]
 
 
@@ -202,8 +178,7 @@ class CheckStatus(StrEnum):
 class CheckOutcome:
     """The end of one check."""
 
-    name: str
-    proves: str
+    check: Check
     status: CheckStatus
     detail: str
     seconds: float = 0.0
@@ -211,43 +186,39 @@ class CheckOutcome:
     last_words: str = ""
     """The end of what the process of a failed check wrote."""
 
-    @property
-    def is_good(self) -> bool:
-        return self.status in (CheckStatus.PASSED, CheckStatus.REHEARSED)
-
 
 def run_checks(
     checks: Sequence[Check], situation: Situation, run: Callable[[Check, Situation], CheckOutcome] | None = None
 ) -> Iterator[CheckOutcome]:
     """The outcome of each check, in order, as soon as it is there; `run` does one, by default in a process of its own."""
-    done: dict[str, CheckOutcome] = {}
+    good: dict[str | None, CheckOutcome] = {}
     for check in checks:
-        is_missing = check.needed is not None and (check.needed not in done or not done[check.needed].is_good)
-        if check.cards > situation.cards or is_missing:
-            why = f"needs what {check.needed} makes, which did not pass" if is_missing else "needs two GPUs"
-            outcome = CheckOutcome(check.name, check.proves, CheckStatus.NOT_RUN, why)
+        if check.after is not None and check.after not in good:
+            detail = f"needs what {check.after} makes, which did not pass"
+            outcome = CheckOutcome(check, CheckStatus.NOT_RUN, detail)
+        elif check.cards > situation.cards:
+            outcome = CheckOutcome(check, CheckStatus.NOT_RUN, "needs two GPUs")
         else:
             outcome = (run or run_check)(check, situation)
-            if check.like is not None and outcome.is_good:
-                outcome = _judge_losses(check, situation, outcome, done[check.like].facts["losses"])
-        done[check.name] = outcome
+            if check.tolerance is not None and outcome.status is not CheckStatus.FAILED:
+                most, theirs = check.tolerance[situation.rehearsal], good[check.after].facts["losses"]
+                outcome = _judge_losses(outcome, theirs, most)
+        if outcome.status in (CheckStatus.PASSED, CheckStatus.REHEARSED):
+            good[check.name] = outcome
         yield outcome
 
 
 def run_check(check: Check, situation: Situation) -> CheckOutcome:
     """Does a check in a process of its own, which is ended when the check's time is over."""
-    here = asdict(replace(situation, check=check.name))
+    here, began = asdict(replace(situation, check=check.name)), time.monotonic()
     order = {"function": check.work, "situation": here, "settings": check.settings}
-    began = time.monotonic()
     found = ask_process(ProcessTask(f"{__name__}:make_check", order), None, LIMIT_S)
-    make = partial(CheckOutcome, check.name, check.proves)
+    seconds = time.monotonic() - began
     if found.content is None:
-        return make(CheckStatus.FAILED, found.ending, time.monotonic() - began, last_words=found.output)
+        return CheckOutcome(check, CheckStatus.FAILED, found.ending, seconds, last_words=found.output)
     detail, facts = found.content["seen"]
-    if facts is None:
-        return make(CheckStatus.NOT_RUN, detail)
     status = CheckStatus.REHEARSED if situation.rehearsal else CheckStatus.PASSED
-    return make(status, detail, time.monotonic() - began, facts)
+    return CheckOutcome(check, status, detail, seconds, facts)
 
 
 def make_check(function: str, situation: Mapping[str, Any], settings: Mapping[str, Any]) -> Work:
@@ -260,19 +231,19 @@ def make_check(function: str, situation: Mapping[str, Any], settings: Mapping[st
     return lambda _: {"seen": check(Situation(**situation), **settings)}
 
 
-def _judge_losses(check: Check, situation: Situation, outcome: CheckOutcome, theirs: Sequence[float]) -> CheckOutcome:
+def _judge_losses(outcome: CheckOutcome, theirs: Sequence[float], most: float) -> CheckOutcome:
     """The outcome after its losses were compared with those of the check that it must be like."""
-    ours, most = outcome.facts["losses"], check.tolerance[situation.rehearsal]
+    ours, other = outcome.facts["losses"], outcome.check.after
     if len(ours) != len(theirs):
-        wrong = f"it made {len(ours)} updates, {check.like} made {len(theirs)}"
+        wrong = f"it made {len(ours)} updates, {other} made {len(theirs)}"
         return replace(outcome, status=CheckStatus.FAILED, detail=wrong)
     worst = float(np.max(np.abs(np.subtract(ours, theirs)) / np.abs(theirs)))
     # Not the other way round: what is not a number would be passed over.
     if worst <= most:
         same = "to the last bit" if worst == 0 else f"within {worst:.1g} ({most:.1g} is allowed)"
-        return replace(outcome, detail=f"{outcome.detail}; losses as in {check.like} {same}")
+        return replace(outcome, detail=f"{outcome.detail}; losses as in {other} {same}")
     shown = " against ".join(", ".join(f"{each:.6g}" for each in losses[:3]) for losses in (ours, theirs))
-    wrong = f"losses differ from those of {check.like} by up to {worst:.2g} ({most:.2g} is allowed), as {shown}"
+    wrong = f"losses differ from those of {other} by up to {worst:.2g} ({most:.2g} is allowed), as {shown}"
     return replace(outcome, status=CheckStatus.FAILED, detail=wrong)
 
 
@@ -281,7 +252,7 @@ def format_report(outcomes: Sequence[CheckOutcome], *, rehearsal: bool) -> tuple
     failed = [each for each in outcomes if each.status is CheckStatus.FAILED]
     meaning = "Please post the report all the same: nobody may have run this on such cards before."
     if failed:
-        names = ", ".join(each.name for each in failed)
+        names = ", ".join(each.check.name for each in failed)
         meaning = f"Failed: {names}. Please post the report: it says what was seen instead."
     elif rehearsal:
         meaning = "A rehearsal shows that the checks themselves work; it says nothing about cards."
@@ -291,15 +262,15 @@ def format_report(outcomes: Sequence[CheckOutcome], *, rehearsal: bool) -> tuple
     kind, now = "rehearsal on logical CPU devices" if rehearsal else "on GPUs", datetime.now().astimezone()
     rows = ["| check | result | time | what was seen |", "|---|---|---:|---|"]
     for each in outcomes:
-        seen = f"{each.proves}: {each.detail}".replace("|", "\\|").replace("\n", " ")
-        rows.append(f"| {each.name} | {each.status} | {each.seconds:.1f} s | {seen} |")
-    figures = [json.dumps({each.name: name_infinities(each.facts)}) for each in outcomes if each.facts]
+        seen = f"{each.check.proves}: {each.detail}".replace("|", "\\|").replace("\n", " ")
+        rows.append(f"| {each.check.name} | {each.status} | {each.seconds:.1f} s | {seen} |")
+    figures = [json.dumps({each.check.name: name_infinities(each.facts)}) for each in outcomes if each.facts]
     parts = [
         f"# MyXTTS {__version__}: self-check {kind}, {now.isoformat(timespec='seconds')}",
         end,
         "\n".join(f"- {line}" for line in (*describe_hardware(Path.cwd()), *describe_software())),
         "\n".join(rows),
-        *(f"## {each.name}: what its process wrote last\n\n{fence(each.last_words)}" for each in failed),
+        *(f"## {each.check.name}: what its process wrote last\n\n{fence(each.last_words)}" for each in failed),
         "## Figures\n\n" + fence("\n".join(figures), "json"),
     ]
     return end, "\n\n".join(parts) + "\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 import re
 import time
@@ -22,29 +21,28 @@ from myxtts.data.ljspeech import demo_corpus_path
 from myxtts.devices import runtime
 from myxtts.devices.machine import read_machine
 from myxtts.devices.nvml import MIB, Nvml, PhysicalId
-from myxtts.devices.plan import CONTEXT_MIB, DevicePlan, Mode
+from myxtts.devices.plan import CONTEXT_MIB, DevicePlan, Mode, PlanRequest
+from myxtts.devices.planning import plan_devices
 from myxtts.inference.speech import SpeechSettings
 from myxtts.inference.synthesizer import load_synthesizer
 from myxtts.monitoring.metrics import FILE_NAME, LOG_NAME, EventRow, list_losses, read_metrics
 from myxtts.processes import lift_own_memory_limit, limit_own_memory
 from myxtts.training.mode import PlannedRun, plan_run
 from myxtts.training.model import check_variables
-from myxtts.training.run_folder import read_record
 from myxtts.training.step import TrainStep
 from myxtts.training.trainer import XTTSTrainer
-from myxtts.tuning.selfcheck import POOL_MIB, CheckFailedError, Seen, Situation
+from myxtts.tuning.selfcheck import CheckFailedError, Seen, Situation
 from myxtts.utils.commons import get_device_context, setup_logging
 
-_log = logging.getLogger(__name__)
-
+POOL_MIB, REHEARSED_LIMIT_MIB = 2048, 512
+"""Of each role where limits are in force: far more than the small model needs, and free on every card worth training on."""
 BLOCK_MIB, CHUNK_MIB = 512, 64
 OTHERS_MIB = 128
 """What others may take on a card meanwhile."""
-REHEARSED_LIMIT_MIB = 512
 PRODUCER = "myxtts.pipeline.producer"
 SMALLEST_PIECE = 64 * 1024
 """Bytes; far less than the gradients of a step."""
-LAST_LINES = 12
+COMMAND = ("myxtts", "selfcheck")
 
 
 def read_driver(situation: Situation) -> Seen:
@@ -57,11 +55,10 @@ def read_driver(situation: Situation) -> Seen:
     with Nvml() as nvml:
         driver = nvml.read_driver_version()
         cards = [asdict(card) | asdict(nvml.read_activity(card.physical_id)) for card in machine.cards]
-    for card in cards:
-        can_be = None in (card["total_mib"], card["free_mib"]) or 0 <= card["free_mib"] <= card["total_mib"]
+    for card in machine.cards:
+        can_be = card.total_mib is None or card.free_mib is None or 0 <= card.free_mib <= card.total_mib
         _require(
-            can_be,
-            f"GPU {card['physical_id']} says it has {card['free_mib']} MB free of {card['total_mib']} MB, which cannot be.",
+            can_be, f"Of {card.total_mib} MB GPU {card.physical_id} says {card.free_mib} are free, which cannot be."
         )
     unknown = sorted({name for card in cards for name, value in card.items() if value is None})
     told = f"not told: {', '.join(unknown)}" if unknown else "everything asked is told"
@@ -72,19 +69,19 @@ def watch_memory(situation: Situation, *, is_reversed: bool = False) -> Seen:
     """What each role allocates appears on the card whose id it was given, is about that much, and is not on the other."""
     if is_reversed:
         situation = replace(situation, data_gpu=situation.model_gpu, model_gpu=situation.data_gpu)
-    plan = _apply(situation, Mode.DUAL if situation.cards == 2 else Mode.SINGLE)
+    plan = _plan(situation, Mode.DUAL if situation.cards == 2 else Mode.SINGLE, applies=True)
     roles = {situation.data_gpu: plan.data, situation.model_gpu: plan.model}
-    facts: dict[str, Any] = {}
     for role in roles.values():
         # The driver's own part of a card is taken now, and not while memory is watched.
         _allocate(role.device, 1)
+    facts: dict[str, Any] = {}
     for own, role in roles.items():
-        before = [_read_used(situation, gpu) for gpu in roles]
+        before = {gpu: _read_used(situation, gpu) for gpu in roles}
         # Kept while it is looked at, and written to: host memory that nobody touches is not taken.
         block = _allocate(role.device, BLOCK_MIB)
         is_there = block.device.endswith(role.device.removeprefix("/"))
         _require(is_there, f"What was asked for on {role.device} is on {block.device}.")
-        grown = {gpu: _read_used(situation, gpu) - used for gpu, used in zip(roles, before, strict=True)}
+        grown = {gpu: _read_used(situation, gpu) - used for gpu, used in before.items()}
         facts[str(role.role)] = {"device": role.device, "grown_mib": grown}
         # Logical devices share the memory of this process.
         is_alone = situation.rehearsal or all(mib <= OTHERS_MIB for gpu, mib in grown.items() if gpu != own)
@@ -96,7 +93,7 @@ def watch_memory(situation: Situation, *, is_reversed: bool = False) -> Seen:
 
 def exceed_limit(situation: Situation) -> Seen:
     """Going past a limit is an error that can be caught, and the process works on afterwards."""
-    device, before = _apply(situation, Mode.SPLIT).model.device, _read_used(situation, situation.model_gpu)
+    device, before = _plan(situation, Mode.SPLIT, applies=True).model.device, _read_used(situation, situation.model_gpu)
     limit_mib = REHEARSED_LIMIT_MIB if situation.rehearsal else POOL_MIB
     _allocate(device, 1)
     if situation.rehearsal:
@@ -115,19 +112,20 @@ def exceed_limit(situation: Situation) -> Seen:
     is_right = limit_mib // 2 <= taken_mib <= limit_mib
     _require(is_right, f"{taken_mib} MB could be taken before {error} came; the limit is {limit_mib} MB.")
     _allocate(device, CHUNK_MIB)
-    kept = f"; the card holds {grown - limit_mib} MB more ({CONTEXT_MIB} are kept for it)"
+    kept = (
+        "" if situation.rehearsal else f"; the card holds {grown - limit_mib} MB more ({CONTEXT_MIB} are kept for it)"
+    )
     facts = {"limit_mib": limit_mib, "taken_mib": taken_mib, "grown_mib": grown}
-    return f"{taken_mib} of {limit_mib} MB, then {error}, then work went on{'' if situation.rehearsal else kept}", facts
+    return f"{taken_mib} of {limit_mib} MB, then {error}, then work went on{kept}", facts
 
 
 def speak(situation: Situation) -> Seen:
     """A sentence of the model that `train-single` made, with its weights on the model's device."""
-    device = _apply(situation, Mode.SINGLE).model.device
-    clip = sorted((demo_corpus_path() / "wavs").iterdir())[0]
+    device = _plan(situation, Mode.SINGLE, applies=True).model.device
     with get_device_context(device):
         synthesizer = load_synthesizer(Path(situation.root, "train-single"))
         check_variables(((each.path, each.value) for each in synthesizer.xtts.gpt.variables), device)
-        voice = synthesizer.clone_voice([clip])
+        voice = synthesizer.clone_voice([min((demo_corpus_path() / "wavs").iterdir())])
         began = time.perf_counter()
         samples = synthesizer.speak("The device speaks.", voice, "en", SpeechSettings(seed=0)).samples
         taken_s = time.perf_counter() - began
@@ -141,40 +139,43 @@ def speak(situation: Situation) -> Seen:
 def train(situation: Situation, *, mode: str = "single", fault: str = "", **sections: Any) -> Seen:
     """A short training in a mode. Its losses are finite and fall; whether they are the right ones is for who compares."""
     setup_logging()
-    config, command = make_config(situation, **sections), ("myxtts", "selfcheck")
+    config, ids = make_config(situation, **sections), {"data_gpu": situation.data_gpu, "model_gpu": situation.model_gpu}
     if mode == "auto":
-        ids = {} if situation.rehearsal else {"data_gpu": situation.data_gpu, "model_gpu": situation.model_gpu}
-        config = config.replace(training={"mode": "auto"}, data=ids)
-        planned = plan_run(config, command)
-    else:
-        apart = Mode.ISOLATED if situation.cards == 2 else Mode.SPLIT
-        planned = PlannedRun(situation.plan(apart if mode == "two processes" else Mode(mode)))
+        config = config.replace(training={"mode": mode}, data={} if situation.rehearsal else ids)
+    elif mode == "parallel":
+        config = config.replace(training={"model_gpus": f"{situation.model_gpu},{situation.data_gpu}"})
+    elif mode == "two processes":
+        mode = Mode.ISOLATED if situation.cards == 2 else Mode.SPLIT
+    planned = plan_run(config, COMMAND) if mode in ("auto", "parallel") else PlannedRun(_plan(situation, Mode(mode)))
     plan, choice = planned.plan, planned.choice
-    trainer = XTTSTrainer(config, plan=plan, command=command, choice=choice)
+    devices = [role.device for role in plan.trainers]
+    _require(len(devices) == 1 + (mode == "parallel"), f"As {mode} the plan has {', '.join(devices)} train.")
+    trainer = XTTSTrainer(config, plan=plan, command=COMMAND, choice=choice)
     with _inject(fault, plan) if fault else nullcontext():
         trainer.train()
-    happened = _describe_fault(situation, fault) if fault else ""
-    if choice is not None:
-        record, happened = read_record(situation.folder), f"it chose the {choice.layout} mode"
-        _require(record is not None and record.choice is not None, "A mode was chosen, but not kept with the run.")
-    seen, facts = _describe_losses(situation, happened)
+    metrics, happened = (
+        read_metrics(situation.folder / FILE_NAME),
+        "" if choice is None else f"it chose {choice.layout}",
+    )
+    # A fault that did nothing has checked nothing.
+    if fault == "kill producer":
+        deaths = [row.text for row in metrics.rows if isinstance(row, EventRow) and row.name == "producer died"]
+        _require(bool(deaths), "The producer was killed, but the run has noted no death.")
+        happened = f"the producer was killed and replaced ({deaths[0][:60]})"
+    elif fault:
+        parts = re.findall(r"batches cut into (\d+) parts", (situation.folder / LOG_NAME).read_text(encoding="utf-8"))
+        _require(bool(parts), "The device was full, but no batch was cut into parts.")
+        happened = f"after running out of memory, in {parts[-1]} parts"
+    losses = [loss for _, loss in list_losses(metrics)]
+    _require(bool(losses) and all(map(math.isfinite, losses)), f"Losses must be finite numbers, but are {losses}.")
+    change = f"{len(losses)} updates, loss {losses[0]:.4f} to {losses[-1]:.4f}"
+    _require(losses[-1] < losses[0], f"The loss must fall, but: {change}.")
     pool, times = runtime.read_pool(plan.model.device), sorted(trainer.step_times)
-    facts["devices"] = {"mode": str(plan.mode), "model": plan.model.device, "data": plan.data.device}
-    facts["step_s"] = times[len(times) // 2] if times else None
-    facts["pool_peak_mib"] = None if pool is None else round(pool.peak_mib)
-    return seen, facts
-
-
-def train_parallel(situation: Situation) -> Seen:
-    """A short training with `--model-gpus`: both devices train, and share every batch."""
-    setup_logging()
-    config = make_config(situation, training={"model_gpus": f"{situation.model_gpu},{situation.data_gpu}"})
-    trainer = XTTSTrainer(config)
-    trainer.train()
-    devices = [role.device for role in trainer.plan.trainers]
-    _require(len(devices) == 2, f"Two devices were to train, but the plan has {', '.join(devices)}.")
-    seen, facts = _describe_losses(situation, "two devices")
-    return seen, {**facts, "devices": devices}
+    facts = {
+        "losses": losses, "how": happened, "mode": str(plan.mode), "data": plan.data.device, "trainers": devices,
+        "step_s": times[len(times) // 2] if times else None, "pool_peak_mib": None if pool is None else round(pool.peak_mib),
+    }  # fmt: skip
+    return f"{change}; {happened}".removesuffix("; "), facts
 
 
 def make_config(situation: Situation, **sections: Any) -> XTTSConfig:
@@ -209,9 +210,16 @@ def _require(is_so: bool, otherwise: str) -> None:
         raise CheckFailedError(otherwise)
 
 
-def _apply(situation: Situation, mode: Mode) -> DevicePlan:
-    plan = situation.plan(mode)
-    runtime.apply_plan(plan)
+def _plan(situation: Situation, mode: Mode, *, applies: bool = False) -> DevicePlan:
+    limit_mib = POOL_MIB if mode in (Mode.ISOLATED, Mode.SPLIT) else None
+    data_gpu = {Mode.SINGLE: None, Mode.SPLIT: situation.model_gpu}.get(mode, situation.data_gpu)
+    request = PlanRequest(
+        mode="single" if mode is Mode.SINGLE else None, data_gpu=data_gpu, model_gpu=situation.model_gpu,
+        isolation=mode is Mode.ISOLATED, data_limit_mib=limit_mib, model_limit_mib=limit_mib, rehearsal=situation.rehearsal, command=COMMAND,
+    )  # fmt: skip
+    plan = plan_devices(request, read_machine())
+    if applies:
+        runtime.apply_plan(plan)
     return plan
 
 
@@ -236,7 +244,7 @@ def _read_used(situation: Situation, physical_id: int) -> int:
 
 
 def _inject(fault: str, plan: DevicePlan) -> AbstractContextManager[Any]:
-    """A block in which something goes wrong with the second micro-batch."""
+    """A block in which something goes wrong with the second micro-batch: the producer is killed, or the model device is full."""
     whole, calls = TrainStep.compute, itertools.count(1)
 
     def compute(step: TrainStep, *arguments: Any, **options: Any) -> Any:
@@ -253,15 +261,15 @@ def _inject(fault: str, plan: DevicePlan) -> AbstractContextManager[Any]:
 
 def _strike(fault: str, plan: DevicePlan) -> list[Any]:
     """Kills the producer, or takes what is free in the model device's pool: the tensors that hold it."""
+    held, size = list[Any](), 512 * MIB
     if fault == "kill producer":
         producers = [child for child in psutil.Process().children(recursive=True) if PRODUCER in child.cmdline()]
         _require(bool(producers), "There is no producer process that could be killed.")
         for producer in producers:
             producer.kill()
-        return []
+        return held
     if plan.rehearsal:
         raise tf.errors.ResourceExhaustedError(None, None, "made up: a CPU device has no limit")
-    held, size = list[Any](), 512 * MIB
     with get_device_context(plan.model.device):
         while size >= SMALLEST_PIECE:
             try:
@@ -269,25 +277,3 @@ def _strike(fault: str, plan: DevicePlan) -> list[Any]:
             except tf.errors.ResourceExhaustedError:
                 size //= 2
     return held
-
-
-def _describe_fault(situation: Situation, fault: str) -> str:
-    """What a fault did; an error where it did nothing, for then nothing was checked."""
-    if fault == "kill producer":
-        rows = read_metrics(situation.folder / FILE_NAME).rows
-        deaths = [row.text for row in rows if isinstance(row, EventRow) and row.name == "producer died"]
-        _require(bool(deaths), "The producer was killed, but the run has noted no death.")
-        return f"the producer was killed and replaced ({deaths[0][:60]})"
-    log = (situation.folder / LOG_NAME).read_text(encoding="utf-8")
-    parts = re.findall(r"batches cut into (\d+) parts", log)
-    _require(bool(parts), "The device was full, but no batch was cut into parts.")
-    return f"after running out of memory, in {parts[-1]} parts"
-
-
-def _describe_losses(situation: Situation, happened: str) -> tuple[str, dict[str, Any]]:
-    """The losses of a run, which must be finite and fall."""
-    losses = [loss for _, loss in list_losses(read_metrics(situation.folder / FILE_NAME))]
-    _require(bool(losses) and all(map(math.isfinite, losses)), f"Losses must be finite numbers, but are {losses}.")
-    change = f"{len(losses)} updates, loss {losses[0]:.4f} to {losses[-1]:.4f}"
-    _require(losses[-1] < losses[0], f"The loss must fall, but: {change}.")
-    return f"{change}; {happened}".removesuffix("; "), {"losses": losses, "how": happened}

@@ -9,7 +9,7 @@ import tensorflow as tf
 from myxtts.models.attention import make_dropout_key
 from myxtts.models.gpt import GPT
 from myxtts.models.losses import GPTLosses, TokenLoss
-from myxtts.tuning.launches import count_launches
+from myxtts.tuning.profiling import count_launches
 from tests.models.small import SIZE, build_small_gpt, differentiate, make_batch
 
 

@@ -15,7 +15,6 @@ from myxtts.monitoring.clock import (
     TimeLedger,
     add_flows,
     find_slowest,
-    list_stage_shares,
     measure_durations,
     measure_elapsed,
     subtract_flow,
@@ -31,24 +30,16 @@ def only(spent):
     return {cause: seconds for cause, seconds in spent.items() if seconds}
 
 
-def test_a_step_that_turns_out_to_have_traced_is_booked_as_tracing():
+def test_a_span_may_change_its_cause_counts_while_it_is_open_and_when_it_ends_by_an_error():
     clock = ManualClock()
     ledger = TimeLedger(clock)
-    with ledger.spend(Cause.STEP) as span:
-        clock.move(7)
-        span.cause = Cause.TRACE
-    assert only(ledger.read()) == {Cause.TRACE: 7}
-
-
-def test_time_counts_while_a_span_is_open_and_when_it_ends_by_an_error():
-    clock = ManualClock()
-    ledger = TimeLedger(clock)
-    with pytest.raises(KeyError), ledger.spend(Cause.CHECKPOINT):  # noqa: PT012
+    with pytest.raises(KeyError), ledger.spend(Cause.STEP) as span:  # noqa: PT012
         clock.move(3)
-        assert ledger.read()[Cause.CHECKPOINT] == 3
+        assert ledger.read()[Cause.STEP] == 3
+        span.cause = Cause.TRACE
         raise KeyError
     clock.move(1)
-    assert only(ledger.read()) == {Cause.CHECKPOINT: 3, Cause.START_UP: 1}
+    assert only(ledger.read()) == {Cause.TRACE: 3, Cause.START_UP: 1}
 
 
 def test_windows_add_up_to_the_whole_also_where_a_loop_begins_twice():
@@ -116,29 +107,21 @@ def test_figures_of_known_durations():
     assert (one.mean_s, one.std_s, one.variation) == (2.0, None, None)
 
 
-def test_waiting_is_part_of_a_step_and_what_is_not_like_the_others_is_left_out_alone():
+def test_steps_are_timed_without_gap_and_the_warm_up_and_what_is_not_like_the_others_are_left_out():
     clock = ManualClock()
-    steps = StepClock(warm_up=0, clock=clock)
+    steps = StepClock(warm_up=1, clock=clock)
     clock.move(100)
     steps.begin()
+    run_steps(steps, [9.0], clock)
+    assert steps.read() is None
     run_steps(steps, [1.0, 3.0], clock)
+    assert steps.take_window() == ([1.0, 3.0], 1)
     clock.move(30.0)
     steps.leave_out()
     run_steps(steps, [1.0, 2.0], clock)
-    assert list(steps.durations_s) == [1.0, 3.0, 2.0]
-    assert steps.read().left_out == 1
-
-
-def test_windows_follow_each_other_without_gap_or_overlap_and_without_the_warm_up():
-    clock = ManualClock()
-    steps = StepClock(warm_up=1, clock=clock)
-    run_steps(steps, [9.0], clock)
-    assert steps.read() is None
-    run_steps(steps, [1.0, 2.0], clock)
-    assert steps.take_window() == ([1.0, 2.0], 1)
-    run_steps(steps, [3.0], clock)
-    assert steps.take_window() == ([3.0], 0)
+    assert steps.take_window() == ([2.0], 1)
     assert steps.take_window() == ([], 0)
+    assert (list(steps.durations_s), steps.read().left_out) == ([1.0, 3.0, 2.0], 2)
 
 
 def test_each_side_of_a_hand_off_has_its_name():
@@ -147,6 +130,7 @@ def test_each_side_of_a_hand_off_has_its_name():
     assert names == [("prepare", "transfer"), ("transfer", "train")]
     unknown = Flow(1.0, (), (HandoffFacts("device", 1, 0.0, 0.5, 0.5),))
     assert (unknown.name_giver(0), unknown.name_taker(0)) == ("before device", "train")
+    assert make_flow(elapsed_s=0.0).share(0.0) is None
 
 
 @pytest.mark.parametrize(
@@ -160,14 +144,6 @@ def test_the_slowest_stage_is_found_by_following_the_waiting(train_waits, transf
     busy_reader = Flow(flow.elapsed_s, (WorkFacts("read", 20, 8.0), *flow.stages[1:]), flow.handoffs)
     assert find_slowest(busy_reader) == ("read" if slowest == "prepare" else slowest)
     assert find_slowest(Flow(1.0, (WorkFacts("prepare", 1, 0.9),), ())) == "train"
-
-
-def test_shares_of_a_stage_come_from_both_its_hand_offs():
-    read, prepare, transfer = list_stage_shares(make_flow(elapsed_s=20.0, transfer_waits=0.5, busy=0.6))
-    assert read == ("read", pytest.approx(0.06), None, None)
-    assert prepare == ("prepare", pytest.approx(0.54), None, pytest.approx(0.4))
-    assert transfer == ("transfer", pytest.approx(0.05), pytest.approx(0.5), pytest.approx(0.3))
-    assert make_flow(elapsed_s=0.0).share(0.0) is None
 
 
 def test_what_is_new_between_two_readings_and_adds_up_to_the_whole():
@@ -245,11 +221,11 @@ def test_time_left_is_told_when_enough_steps_tell_and_not_from_tracing(steps, tr
     meter = ProgressMeter(end_step=100, clock=clock)
     clock.move(60)
     first = meter.measure(10, next_checkpoint=50, traced_s=500.0)
-    assert (first.left_s, first.checkpoint_s, first.share) == (None, None, 0.1)
+    assert (first.measure_until(100), first.measure_until(50), first.share) == (None, None, 0.1)
     clock.move(2 * steps)
     second = meter.measure(10 + steps, next_checkpoint=50, traced_s=traced_s)
-    assert (second.left_s, second.checkpoint_s) == (left_s, 60.0 if left_s else None)
-    assert meter.measure(100).checkpoint_s is None
+    assert (second.measure_until(100), second.measure_until(50)) == (left_s, 60.0 if left_s else None)
+    assert second.measure_until(None) is None
 
 
 def test_what_preparers_of_a_cluster_waited_is_subtracted_one_by_one():

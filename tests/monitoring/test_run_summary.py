@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 
 import pytest
@@ -6,7 +5,7 @@ import pytest
 from myxtts.monitoring.clock import Cause
 from myxtts.monitoring.memory import LEAK_EVENT, Leak, Memory, Phase
 from myxtts.monitoring.metrics import EventRow, MemoryUse, ValidationRow
-from myxtts.monitoring.summary import RUNNING, dump_summary, format_performance, format_summary, summarise_run
+from myxtts.monitoring.summary import RUNNING, format_performance, format_summary, summarise_run
 from tests.monitoring.runs import GIB, make_flow, make_machine_row, make_rows, make_run_row, make_train_row
 
 
@@ -49,7 +48,7 @@ def test_a_validation_that_is_not_finite_is_never_the_best():
     assert summarise_run(rows).best_validation == (1, 4.0), "nor one that was not marked: its loss was of another kind"
 
 
-def test_the_text_fits_80_columns_and_ends_with_the_verdict_as_the_json_does():
+def test_the_text_fits_80_columns_and_ends_with_the_verdict():
     lines = format_summary(summarise_run(make_rows())).splitlines()
     assert max(len(line) for line in lines) <= 80
     text = " ".join(line.strip() for line in lines)
@@ -58,11 +57,6 @@ def test_the_text_fits_80_columns_and_ends_with_the_verdict_as_the_json_does():
     assert "train waits" in text
     assert text.endswith("Try first: --mixed-precision")
     assert "400 steps in 7 min 15 s" in text
-    figures = json.loads(json.dumps(dump_summary(summarise_run(make_rows()))))
-    assert figures["goodput"] == pytest.approx(356 / 435)
-    assert figures["spent"]["trace/compile"] == 10.0
-    assert figures["times"]["variation"] is not None
-    assert "Try first" in figures["verdict"]
 
 
 def test_the_machine_of_the_run_decides_about_advice():
@@ -77,9 +71,8 @@ def test_the_pace_of_a_session_with_its_finding():
         for step in (10, 20)
     ]
     summary = summarise_run([make_run_row(), *slow])
-    text = " ".join(
-        format_performance(summary.times, summary.clips_per_s, summary.audio_seconds_per_s, summary.variation).split()
-    )
+    rates = summary.clips_per_s, summary.audio_seconds_per_s
+    text = " ".join(format_performance(summary.times, *rates, summary.variation).split())
     assert "mean 1.00 s +- 500 ms (500 ms to 1.50 s), variation 50.0%" in text
     assert "16 clips/s" in text
     assert "High timing variation" in text
@@ -114,11 +107,8 @@ def test_memory_cards_and_host_are_in_the_summary_and_what_grows_is_a_finding():
     assert "data /GPU:0 unknown of 8.0 GB; host, trainer 2.0 GB" in text
     assert "GPU 1 the driver says: busy 90.0%, 310 W of 350 W" in text
     assert "processes of the run hold 3.0 GB, free 8.0 GB" in text
-    assert (
-        text.count("Finding Memory keeps growing: host memory of the trainer, 120 MB per 100 steps, in the validation")
-        == 1
-    )
-    assert json.loads(json.dumps(dump_summary(summarise_run(rows))))["leaks"] == [str(leak)]
+    growth = "Memory keeps growing: host memory of the trainer, 120 MB per 100 steps, in the validation"
+    assert text.count(f"Finding {growth}") == 1
 
 
 def test_what_took_no_time_worth_a_figure_is_not_named():

@@ -15,9 +15,8 @@ from tests.monitoring.runs import make_run_row
 def write_sounds(folder, *names):
     (folder / "samples").mkdir(parents=True, exist_ok=True)
     for name in names:
-        soundfile.write(
-            folder / "samples" / name, np.random.default_rng(3).normal(0, 0.1, 3000), 22050, subtype="PCM_16"
-        )
+        sound = np.random.default_rng(3).normal(0, 0.1, 3000)
+        soundfile.write(folder / "samples" / name, sound, 22050, subtype="PCM_16")
 
 
 def write_metrics(folder, losses, best):
@@ -95,12 +94,9 @@ def test_a_long_run_shows_some_of_its_sounds_and_always_the_best(tmp_path):
     assert "6 more are in samples/" in page
 
 
-def test_a_folder_without_sounds_has_no_page(tmp_path):
+def test_a_folder_without_sounds_has_no_page_and_a_note_that_is_none_is_an_error(run, tmp_path):
     assert write_listening_page(tmp_path, tmp_path / "listen.html") == 0
     assert not (tmp_path / "listen.html").exists()
-
-
-def test_a_note_that_is_no_note_is_an_error_that_names_it(run):
     (run / "samples" / "clip.json").write_text("{}")
     with pytest.raises(NotARunError, match=r"clip\.json.*Remove the file"):
         write_listening_page(run, run / "listen.html")

@@ -76,13 +76,10 @@ def name_everything(name):
     ]  # fmt: skip
 
 
-def write_run(folder, name):
-    log, _ = open_metrics_log(folder / "metrics.jsonl")
-    with log:
-        # A log is JSON, in which half a character is none.
-        for row in name_everything(name.replace("\udc80", "")):
+def write_rows(folder, rows):
+    with open_metrics_log(folder / "metrics.jsonl")[0] as log:
+        for row in rows:
             log.write(row)
-    return folder
 
 
 def make_run_page(folder, name):
@@ -100,7 +97,8 @@ def make_profile_page(folder, name):
 def make_listening_page(folder, name):
     run, sound = folder / name, np.random.default_rng(1).normal(0, 0.1, 3000)
     (run / "samples").mkdir(parents=True)
-    write_run(run, name)
+    # A log is JSON, in which half a character is none.
+    write_rows(run, name_everything(name.replace("\udc80", "")))
     soundfile.write(os.fsencode(run / "samples" / name_sample(10)), sound, 22050, format="WAV")
     note_clip(run, name, folder / f"{name}.wav")
     write_listening_page(run, folder / "listen.html")
@@ -132,9 +130,7 @@ def make_evaluation_page(folder, name):
     return format_evaluation_page(make_evaluation([sentence], [make_failure(name, name)], [gap], **facts), folder)
 
 
-PAGES = (
-    make_run_page, make_profile_page, make_listening_page, make_corpus_page, make_evaluation_page,
-)  # fmt: skip
+PAGES = (make_run_page, make_profile_page, make_listening_page, make_corpus_page, make_evaluation_page)
 
 
 @pytest.mark.parametrize("make", PAGES)
@@ -153,10 +149,7 @@ def test_no_name_changes_a_page(make, tmp_path):
 
 
 def test_the_page_of_a_run_has_every_section(tmp_path):
-    log, _ = open_metrics_log(tmp_path / "metrics.jsonl")
-    with log:
-        for row in make_rows():
-            log.write(row)
+    write_rows(tmp_path, make_rows())
     write_run_page(tmp_path / "metrics.jsonl", tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert len(re.findall("<h2>(.*?)</h2>", page)) == 9
@@ -166,9 +159,11 @@ def test_the_page_of_a_run_has_every_section(tmp_path):
     for words in (
         "81.8%", "7 min 15 s", "Try first: --mixed-precision", "waits for a slot", "/GPU:1", "producer died", "p95",
         "GPU 1: the driver says: busy 90.0%, 310 W of 350 W", "GPU 0: the driver says: busy unknown, unknown, unknown",
-        "Host: processors busy 40.0%, processes of", "killed by &lt;SIGKILL&gt; &amp; restarted",
+        "Host: processors busy 40.0%, processes of", "killed by &lt;SIGKILL&gt; &amp; restarted", ">read: busy 5.0%<",
+        ">prepare: busy 45.0%<", ">prepare: waits for a slot 40.0%<", ">transfer: waits for a batch", ">transfer: waits for a slot 30.0%<",
     ):  # fmt: skip
         assert words in page, words
+    assert not re.search(">(read: waits|prepare: waits for a batch)", page)
 
 
 def test_the_page_of_a_run_that_has_just_begun_says_what_is_unknown():
@@ -192,9 +187,8 @@ def test_losses_that_are_not_finite_leave_a_gap():
 
 
 def test_only_the_last_events_of_many_are_shown():
-    page = make_page(
-        make_run_row(), *(EventRow(time_s=1.0, step=n, name="retrace", text=f"number {n}") for n in range(300))
-    )
+    events = [EventRow(time_s=1.0, step=n, name="retrace", text=f"number {n}") for n in range(300)]
+    page = make_page(make_run_row(), *events)
     assert "The last 200 of 300." in page
     assert "number 299<" in page
     assert "number 99<" not in page

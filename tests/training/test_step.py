@@ -13,7 +13,7 @@ from myxtts.models.xtts import initialise_weights
 from myxtts.training.objectives import GPTObjective
 from myxtts.training.optimizer import Pack, WeightAverage, measure_half_square
 from myxtts.training.step import MicroStep, StepSettings, TrainStep, UpdateMaker
-from myxtts.tuning.launches import count_launches
+from myxtts.tuning.profiling import count_launches
 from tests.models.small import SIZE
 from tests.support.processes import run_code
 

@@ -77,14 +77,8 @@ class PacedTrials:
 
 def run_tune(trials, config=REHEARSED, *, verifies=False, machine=NO_CARDS, plan=None):
     plan = plan or choose_layout(Mode.DUAL, machine)
-    return configure.tune(
-        config,
-        machine,
-        verifies=verifies,
-        tell=lambda _: None,
-        run=lambda config, machine, trial: trials(trial),
-        plan=plan,
-    )
+    options = {"verifies": verifies, "tell": lambda _: None, "plan": plan}
+    return configure.tune(config, machine, run=lambda config, machine, trial: trials(trial), **options)
 
 
 def list_settings(tuned):
@@ -167,11 +161,12 @@ def test_a_mode_that_cannot_be_measured_loses_nothing_else():
     def fail(config, **_):
         raise MeasuringError("Measuring died.\nGive --mode single.")
 
-    tuned = run_tune(PacedTrials({XLA: 0.5}), AUTO, plan=fail)
+    tuned = run_tune(PacedTrials({XLA: 0.5}), plan=fail)
     assert tuned.answers[0].evidence == "not tried: it could not be measured (Measuring died.)"
     assert list_settings(tuned)["data.enable_xla"] is True
-    # What was given and could not be answered stays.
-    assert "training.mode" not in list_settings(tuned)
+    # Where it was asked for, the error says what to give instead.
+    with pytest.raises(MeasuringError, match="Give --mode single"):
+        run_tune(PacedTrials(), AUTO, plan=fail)
 
 
 @pytest.mark.parametrize(("speeds", "mode"), [({"training.mode=dual": 0.6}, "dual"), ({}, "single")])
@@ -191,22 +186,10 @@ def test_verifying_alternates_and_reads_back_what_is_in_force():
     assert trials.whole == [False] * (len(trials.whole) - 6) + [True] * 6
     assert tuned.comparison.gain == pytest.approx(0.3)
     assert tuned.comparison.in_force == {"words": ", ".join(sorted(written))}
-
-
-def test_a_deeper_buffer_by_rule_is_verified_too():
-    trials = PacedTrials(read_share=0.2)
-    tuned = run_tune(trials, REHEARSED.replace(data={"num_workers": 2}), verifies=True)
-    assert "data.pipeline_buffer_size=100" in trials.seen[-1]
+    deeper = PacedTrials(read_share=0.2)
+    tuned = run_tune(deeper, REHEARSED.replace(data={"num_workers": 2}), verifies=True)
+    assert "data.pipeline_buffer_size=100" in deeper.seen[-1], "a buffer by rule is verified too"
     assert tuned.comparison.is_withdrawn, "the same speed is no gain"
-
-
-def test_defaults_that_stay_are_not_compared_with_themselves():
-    trials = PacedTrials()
-    tuned = run_tune(trials, verifies=True)
-    # Once to begin with, and once as a run would have them, to see what is in force.
-    assert [whole for words, whole in zip(trials.seen, trials.whole, strict=True) if not words] == [False, True]
-    assert not tuned.comparison.is_withdrawn
-    assert (tuned.comparison.gain, tuned.comparison.in_force) == (0.0, {"words": ""})
 
 
 def test_what_the_user_gives_stays():
@@ -337,6 +320,15 @@ def test_a_gain_is_told_with_what_is_in_force(write):
     assert "a step took 100 ms with the defaults and 70 ms with what was found.\n" in path.read_text()
 
 
+def test_defaults_that_stay_are_not_compared_with_themselves(write):
+    trials = PacedTrials()
+    out, path, _ = write(trials, verifies=True)
+    # Once to begin with, and once as a run would have them, to see what is in force.
+    assert [whole for words, whole in zip(trials.seen, trials.whole, strict=True) if not words] == [False, True]
+    assert "Nothing faster than the defaults was found, so they stay. IN FORCE with the defaults" in out
+    assert "# Nothing faster than the defaults was found, so they stay.\n" in path.read_text()
+
+
 KEPT = "defaults kept. What was found is withdrawn; the file changes nothing. IN FORCE with the defaults"
 
 
@@ -360,12 +352,6 @@ def test_what_gains_nothing_in_the_end_is_withdrawn(write, verifies, later, told
     assert "What was found is withdrawn; the file changes nothing.\n" in path.read_text()
     assert resolve_config(yaml_path=path) == REHEARSED
     assert "# Nothing is to be set" in variables
-
-
-def test_defaults_that_stay_are_said_to(write):
-    out, path, _ = write(PacedTrials(), verifies=True)
-    assert "Nothing faster than the defaults was found, so they stay. IN FORCE with the defaults" in out
-    assert "# Nothing faster than the defaults was found, so they stay.\n" in path.read_text()
 
 
 def test_defaults_without_memory_are_said_to_have_none(write):

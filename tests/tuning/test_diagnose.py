@@ -34,7 +34,7 @@ GPU_BUILD = TensorFlowBuild("2.21.0", True, "12.5.1", "9")
 FACTS = SoftwareFacts("3.11", "Linux", GPU_BUILD, "570", None, ())
 CARD = Card(0, "NVIDIA GeForce RTX 4090", "GPU-0", "bus", 24564, 24000)
 OTHER = Card(1, "NVIDIA GeForce RTX 3080", "GPU-1", "bus", 10240, 2000)
-CORPUS = CorpusFacts(1000, 5000.0, ((".wav", 1000),), ((22050, 32),), 32, 5.0, 9.0, 11.0, 0.08, 5)
+CORPUS = CorpusFacts(1000, 5000.0, ((".wav", 1000),), ((22050, 32),), 5.0, 9.0, 11.0, 0.08, 5)
 FAST = {"batch_size": 16, "mixed_precision": True, "enable_xla": True}
 
 
@@ -147,12 +147,7 @@ def test_cards_that_are_far_apart_are_left_out_by_the_flags_that_asked_for_them(
     [
         ({}, [], 8, []),
         ({"data": FAST}, [CARD], 8, []),
-        (
-            {"data": {"batch_size": 16}},
-            [CARD],
-            8,
-            ["The model computes in float32"],
-        ),
+        ({"data": {"batch_size": 16}}, [CARD], 8, ["The model computes in float32"]),
         ({"data": {"num_workers": 0}}, [], 8, ["Nothing is read ahead by other processes"]),
         ({"data": {"num_workers": 0}}, [], 1, []),
         ({"data": {"pipeline_buffer_size": 9}}, [], 8, ["Few batches are read ahead"]),
@@ -189,7 +184,7 @@ def test_a_batch_of_half_the_usual_start_or_less_is_small_for_its_card(total_mib
         ({"formats": ((".wav", 900), (".mp3", 100))}, "100 clips in .mp3"),
         ({"formats": ((".wav", 960), (".mp3", 40))}, None),
         ({"rates_hz": ((48000, 30), (22050, 2))}, "30 of 32 files at 48000 Hz"),
-        ({"rates_hz": (), "probed": 0}, None),
+        ({"rates_hz": ()}, None),
         ({"padding": 0.3}, "30% of the audio in batches of 8"),
         ({"longest_s": 21.0}, "the longest 21.0 s"),
         # Not a few clips are long.
@@ -207,12 +202,13 @@ def test_what_makes_a_corpus_slow_is_named_with_numbers(changes, part):
     [
         (8, 4, "--batch-size 4 --grad-accum 8"),
         (3, 84, "--batch-size 1 --grad-accum 252"),
-        (1, 2, "none: a batch of one clip cannot be smaller"),
+        (1, 2, "none: a batch of one clip"),
     ],
 )
 def test_less_padding_keeps_the_clips_of_an_update(batch_size, accumulation, remedy):
     (issue,) = diagnose.check_corpus(replace(CORPUS, padding=0.3), batch_size, accumulation)
-    assert (issue.remedy, issue.severity) == (remedy, NOTE if batch_size == 1 else WORTH_CHANGING)
+    assert issue.remedy.startswith(remedy)
+    assert issue.severity is (NOTE if batch_size == 1 else WORTH_CHANGING)
 
 
 def test_broken_rules_of_a_profile_become_issues_by_what_they_cost():
@@ -237,9 +233,9 @@ def test_a_card_at_its_power_limit_is_normal_and_a_hot_one_is_not():
 
 
 def test_issues_are_ranked_by_severity_and_then_by_what_they_cost():
-    given = [(NOTE, 0.9, "note"), (WORTH_CHANGING, 0.1, "small"), (WORTH_CHANGING, 0.4, "large"), (SERIOUS, 0.0, "serious")]  # fmt: skip
-    ranked = rank_issues(Issue(severity, name, "", "", "", share) for severity, share, name in given)
-    assert [issue.observation for issue in ranked] == ["serious", "large", "small", "note"]
+    given = [(NOTE, 0.9), (WORTH_CHANGING, 0.1), (WORTH_CHANGING, 0.4), (SERIOUS, 0.0)]
+    ranked = rank_issues(Issue(severity, "", "", "", "", share) for severity, share in given)
+    assert [issue.share for issue in ranked] == [0.0, 0.4, 0.1, 0.9]
 
 
 # The command.

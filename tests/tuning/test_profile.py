@@ -18,9 +18,8 @@ from myxtts.monitoring.profile_facts import StepPart, judge_profile
 from myxtts.training.mode import ModeChoice, PlannedRun
 from myxtts.training.step import MicroStep
 from myxtts.tuning import profile as profiling
-from myxtts.tuning.launches import count_launches
 from myxtts.tuning.profile import measure_three_runs, plan_profile
-from myxtts.tuning.profiling import FILL_BATCHES, FREE_STEPS, MeasuredTraining, Profiler
+from myxtts.tuning.profiling import FILL_BATCHES, FREE_STEPS, MeasuredTraining, Profiler, count_launches
 from tests.monitoring.profiles import make_run
 from tests.training.test_step import make_step, make_tensors, update
 from tests.tuning.made_up import MadeUpBatches, MadeUpTraining

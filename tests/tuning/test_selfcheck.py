@@ -32,21 +32,19 @@ def train(name, losses, **facts):
 
 def read_settings(check, situation):
     """Stands for a process: everything is as the check's settings say."""
-    status = CheckStatus.REHEARSED if situation.rehearsal else CheckStatus.PASSED
-    return CheckOutcome(
-        check.name, "", CheckStatus(check.settings.get("status", status)), "seen", facts=dict(check.settings)
-    )
+    status = check.settings.get("status", "rehearsed" if situation.rehearsal else "passed")
+    return CheckOutcome(check, CheckStatus(status), "seen", facts=dict(check.settings))
 
 
 def run(checks, situation):
-    return {outcome.name: outcome for outcome in run_checks(checks, situation, read_settings)}
+    return {outcome.check.name: outcome for outcome in run_checks(checks, situation, read_settings)}
 
 
 def test_what_was_asked_for_brings_what_it_needs_which_comes_before_it():
     names = [check.name for check in CHECKS]
     assert len(set(names)) == len(names)
     for number, check in enumerate(CHECKS):
-        assert {check.needed} - {None} <= set(names[:number]), check.name
+        assert {check.after} - {None} <= set(names[:number]), check.name
     again = select_checks(["deterministic-again"], is_quick=False)
     assert [check.name for check in again] == ["train-codec", "train-single", "deterministic", "deterministic-again"]
     quick = select_checks([], is_quick=True)
@@ -75,7 +73,7 @@ def test_a_failed_check_ends_no_other_but_those_that_need_its_files():
     ],
 )
 def test_losses_are_judged_by_what_the_devices_allow(losses, situation, status):
-    like = {"like": "single", "tolerance": (1e-3, 0.0)}
+    like = {"after": "single", "tolerance": (1e-3, 0.0)}
     outcome = run([train("single", [3.0, 2.0]), train("dual", losses, **like)], situation)["dual"]
     assert outcome.status is status, outcome.detail
     assert "single" in outcome.detail
@@ -87,8 +85,9 @@ def read_figures(page):
     return {name: facts for line in lines for name, facts in json.loads(line).items()}
 
 
-FAILED = CheckOutcome("limit", "it holds", CheckStatus.FAILED, "a | b", 1.5, {"x": math.inf}, "last ``` words")
-PASSED = CheckOutcome("visible", "it counts", CheckStatus.PASSED, "word " * 40, 61.0, {"y": None})
+WORDS = "last ``` words"
+FAILED = CheckOutcome(Check("limit", "it holds"), CheckStatus.FAILED, "a | b", 1.5, {"x": math.inf}, WORDS)
+PASSED = CheckOutcome(Check("visible", "it counts"), CheckStatus.PASSED, "word " * 40, 61.0, {"y": None})
 
 
 def test_the_report_says_what_was_seen_and_a_rehearsal_claims_nothing():

@@ -13,8 +13,8 @@ from myxtts.devices.plan import PlanRequest, put_on_one_device
 from myxtts.devices.planning import plan_devices
 from myxtts.errors import UserError
 from myxtts.pipeline.recipe import Target, choose_preparation
-from myxtts.tuning import mode_measuring
-from myxtts.tuning.mode_measuring import find_obstacles
+from myxtts.tuning import measuring
+from myxtts.tuning.measuring import find_obstacles
 from myxtts.tuning.profiling import FILL_BATCHES, WINDOWS, Profiler
 from tests.tuning.made_up import MadeUpBatches, MadeUpTraining
 
@@ -53,7 +53,7 @@ def test_a_shape_that_comes_first_in_a_window_can_be_trained_alone_after_it():
     ("shapes", "accumulation", "batches"), [(1, 1, 8), (6, 1, 12), (40, 1, 32), (1, 3, 9), (6, 8, 16), (1, 84, 8)]
 )
 def test_a_window_has_some_batches_of_every_shape_and_whole_updates(shapes, accumulation, batches):
-    assert mode_measuring.count_measured_batches(shapes, accumulation) == batches
+    assert measuring.count_measured_batches(shapes, accumulation) == batches
 
 
 def test_every_mode_is_billed():
