@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
 from myxtts.audio.on_device import resample_batch
 from myxtts.audio.resampling import count_resampled, has_exact_kernel, resample_clip
 from tests.audio.reference import load_parity
+from tests.support.processes import run_code
 
 CASES = [
     ("22k", 22050, 16000),
@@ -71,3 +74,23 @@ def test_a_clip_on_a_device_is_the_same_alone_and_among_others() -> None:
         assert length == alone.shape[1]
         np.testing.assert_array_equal(row[:length], alone[0])
         assert not row[length:].any()
+
+
+CODE = """
+import hashlib
+import numpy as np
+from myxtts.audio.resampling import resample_clip
+
+rng = np.random.default_rng(0)
+digest = hashlib.sha256()
+for rate_hz in (8000, 16000, 24000, 44100, 48000, 96000):
+    for seconds in (0.5, 2.345, 11.0):
+        clip = rng.standard_normal(int(rate_hz * seconds)).astype(np.float32)
+        digest.update(resample_clip(clip, rate_hz, 22050).tobytes())
+report(digest.hexdigest())
+"""
+
+
+def test_bits_do_not_depend_on_the_threads_that_a_process_gives_to_blas() -> None:
+    digests = {run_code(CODE, {**os.environ, "OPENBLAS_NUM_THREADS": str(threads)}) for threads in (1, 2, 4)}
+    assert len(digests) == 1
