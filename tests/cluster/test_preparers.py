@@ -72,7 +72,7 @@ class Actor:
     def _answer(self, read: Callable[[], Any]) -> Ref:
         def check() -> Any:
             if self.is_dead:
-                raise ActorDied("killed by a test\nin two lines")
+                raise ActorDied(self.ray.reason)
             return read()
 
         return Ref(check)
@@ -86,7 +86,7 @@ class FakeRay:
     exceptions = SimpleNamespace(RayError=ActorDied, RayActorError=ActorDied)
 
     def __init__(self, behave: Callable[[Actor, int], Any] = answer):
-        self.behave = behave
+        self.behave, self.reason = behave, "killed by a test\nin two lines"
         self.draw = random.Random(5)
         self.actors: list[Actor] = []
 
@@ -189,17 +189,24 @@ def test_what_a_dead_preparer_owed_is_asked_of_another_and_it_is_replaced(caplog
     assert "Preparer 1 on host died: killed by a test" in caplog.text
 
 
-def test_a_batch_at_which_two_die_gets_other_clips() -> None:
+@pytest.mark.parametrize(("reason", "replaced"), [("killed", [5]), ("The actor's node has died", [])])
+def test_a_batch_at_which_two_die_gets_other_clips_unless_their_machines_did(reason: str, replaced: list[int]) -> None:
+    deaths = 2
+
     def behave(actor: Actor, number: int) -> Made | None:
-        if number == 5 and 5 not in actor.replaced:
+        nonlocal deaths
+        if number == 5 and deaths:
+            deaths -= 1
             actor.is_dead = True
-            raise ActorDied("killed")
+            raise ActorDied(reason)
+        assert number != 5 or list(actor.replaced) == replaced
         return answer(actor, number)
 
     ray = FakeRay(behave)
+    ray.reason = reason
     pool = open_pool(ray, count=1)
     assert take_all(pool) == list(range(END))
-    assert [event.position for event in pool.events if event.kind == "replaced"] == [5]
+    assert [event.position for event in pool.events if event.kind == "replaced"] == replaced
 
 
 def test_a_late_preparer_is_not_waited_for_and_works_again_when_it_answers(caplog: pytest.LogCaptureFixture) -> None:
@@ -231,6 +238,7 @@ def test_one_that_hangs_for_good_is_replaced() -> None:
     assert take_all(pool) == list(range(END))
     assert ray.actors[0].is_dead
     assert any("said nothing for" in event.reason for event in pool.events)
+    assert not [event for event in pool.events if event.kind == "late"], "there is nobody else to ask"
 
 
 def test_an_error_of_the_work_ends_the_run_with_its_traceback() -> None:
@@ -256,13 +264,14 @@ def test_one_that_dies_is_enough_to_go_on_and_deaths_between_which_batches_are_m
     assert take_all(open_pool(FakeRay(behave), count=1)) == list(range(END))
 
 
-def test_the_silence_of_a_time_in_which_nobody_listened_makes_nobody_late() -> None:
+def test_the_silence_of_a_time_in_which_nobody_listened_makes_nobody_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparers, "LATE_S", 0.5)
     pool = open_pool(FakeRay(), count=3)
-    for _ in range(3):
+    for _ in range(2):
         pool.take()
         pool.release()
         # The training saves a checkpoint.
-        time.sleep(0.1)
+        time.sleep(0.6)
     take_all(pool)
     assert not [event for event in pool.events if event.kind == "late"]
 
@@ -279,7 +288,10 @@ def test_one_that_runs_out_of_memory_prepares_fewer_rows_at_a_time() -> None:
 
 def test_a_step_is_made_by_one_preparer_whose_clips_it_has_read() -> None:
     ray = FakeRay()
-    assert take_all(open_pool(ray, micro_batches=3)) == list(range(END))
+    pool = open_pool(ray, micro_batches=3)
+    while len(pool.list_preparers()) < 2:
+        pool._listen()
+    assert take_all(pool) == list(range(END))
     makers = {number: actor.number for actor in ray.actors for number in actor.asked}
     assert all(makers[number] == makers[number - number % 3] for number in range(END))
     assert set(makers.values()) == {0, 1}

@@ -36,14 +36,12 @@ class Story:
     """The longest wait for a batch after a preparer was killed."""
     events: list[str] = field(default_factory=list)
     hosts: int = 0
-    names: set[str] = field(default_factory=set)
     listening: set[str] = field(default_factory=set)
     """Addresses, of all processes of the cluster."""
     codes: dict[str, Any] = field(default_factory=dict)
     """What strangers were told."""
     left: list[psutil.Process] = field(default_factory=list)
     environ: dict[str, str] = field(default_factory=dict)
-    token: str = ""
     keeps_handler: bool = False
 
 
@@ -59,7 +57,7 @@ def story(run: Any) -> Story:
     set_environment(LOCAL, os.environ)
     from ray.cluster_utils import Cluster
 
-    told = Story(token=os.environ["RAY_AUTH_TOKEN"])
+    told = Story()
     small = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 80 << 20, "include_dashboard": False}
     cluster = Cluster(
         initialize_head=True, head_node_args={**small, "node_ip_address": LOOPBACK}, shutdown_at_exit=False
