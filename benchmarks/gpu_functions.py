@@ -79,25 +79,25 @@ class HotFunction(NamedTuple):
         return tf.function(work, autograph=False, **options), tf.nest.flatten(self.arguments)
 
 
-def build_function(name: str, case: Case) -> HotFunction:
-    """The function with a name among `FUNCTIONS`."""
+def build_function(name: str, case: Case, *, joins: bool = False) -> HotFunction:
+    """The function with a name among `FUNCTIONS`, for a compiler if it `joins`."""
     part, _, job = name.partition(" ")
     if job in ("gradients", "update"):
         case = replace(case, rank=LORA_RANK) if part == "lora" else case
-        step = _build_step(part, case.config)
+        step = _build_step(part, case.config, joins)
         phase = QUANTISED if part == "codec" else "all"
         return _take_gradients(step, _specify_batch(part, case), phase) if job == "gradients" else _update(step)
     return PREPARING[name](case)
 
 
-def _build_step(part: str, config: XTTSConfig) -> TrainStep:
+def _build_step(part: str, config: XTTSConfig, joins: bool) -> TrainStep:
     options: dict[str, Any] = {"seed": None, "dtype": config.data.mixed_precision}
     if part == "codec":
         objective: Any = CodecObjective(build_dvae(config.model, **options), seed=1, free_steps=0, total_steps=100)
         return build_step(objective, config, dropout=0.0, packed_elements=PACKED_ELEMENTS)
     if config.training.lora_rank:
         options["dtype"] = options["dtype"].removeprefix("mixed_")
-    gpt = build_gpt(config.model, **options, fused_norms=True)
+    gpt = build_gpt(config.model, **options, fused_norms=True, joins=joins)
     if part in ("gpt", "lora"):
         adapters = build_adapters(gpt, config.training) if config.training.lora_rank else None
         objective = GPTObjective(gpt, adapters=adapters)

@@ -164,7 +164,7 @@ def compile_function(name: str, case: Case, card: str, chosen: argparse.Namespac
 
 def lower(name: str, case: Case) -> str:
     """The function as StableHLO, or why it cannot be written so."""
-    function, specs = build_function(name, case).compile(jit_compile=True)
+    function, specs = build_function(name, case, joins=True).compile(jit_compile=True)
     try:
         # For the processor: without a card TensorFlow lowers nothing that holds variables for one. The text is the same.
         return function.experimental_get_compiler_ir(*specs)(stage="stablehlo", platform_name="CPU")

@@ -1,11 +1,15 @@
 """Scaled dot-product attention, dropout by keys, and layers that are computed again for the backward pass.
 
-Shape suffixes: B batch, S queries, T keys, H heads, D channels of a head."""
+Rows lie in the order of time, N = S * B: a compiler for GPUs then reads and writes the heads where they are.
+
+Shape suffixes: B batch, S queries, T keys, N rows, C width, H heads, D channels of a head."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +17,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from myxtts.hashing import hash_words
-from myxtts.models.layers import measure
+from myxtts.models.layers import Part, joining_sums, measure
 
 LEVELS = 1 << 16
 """Steps in which a rate can be kept. 16 bits, because drawing random bits is what dropout costs on a CPU."""
@@ -35,36 +39,63 @@ def make_dropout_key(seed: int, step: int, micro_batch: int | NDArray[np.integer
     return tf.constant(hash_words(seed, step, micro_batch))
 
 
-def draw_kept(
-    shape: list[int], rate: float, key_1: tf.Tensor, *, stream: int, first: int = 0, count: int = 1
-) -> tf.Tensor:
-    """Masks of a shape, stacked: which elements are not dropped, bool. They are the same drawn one by one or at once.
+def draw_kept(key_1: tf.Tensor, rate: float, first: int, count: int) -> tf.Tensor:
+    """Of so many draws from a key, from number `first` on, which elements are not dropped; both are multiples of `DRAWS`."""
+    words = tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=[count // 2], key=key_1, counter=tf.constant([first // DRAWS, 0], tf.uint64), alg=PHILOX, dtype=tf.uint32
+    )
+    return tf.reshape(tf.bitcast(words, tf.uint16), [count]) >= tf.constant(round(rate * LEVELS), tf.uint16)
+
+
+def count_draws(shape: Sequence[int]) -> int:
+    """Draws that a mask of a shape takes."""
+    return -(-math.prod(shape) // DRAWS) * DRAWS
+
+
+def cut_masks(kept: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
+    """What was drawn as masks of a shape, stacked."""
+    masks = tf.reshape(kept, [-1, count_draws(shape)])
+    if masks.shape[1] != math.prod(shape):
+        masks = masks[:, : math.prod(shape)]
+    return tf.reshape(masks, [-1, *shape])
+
+
+DrawMasks = Callable[[], tuple[tf.Tensor, ...]]
+"""Gives the masks of a block: which of the attention's probabilities are kept (B, H, S, T), and what its halves are multiplied by before
+they are added, (N, C) each."""
+
+
+def plan_masks(
+    x_NC: tf.Tensor, sizes: tuple[int, int, int], rate: float, key_1: tf.Tensor, *, at_once: bool
+) -> tuple[tf.Tensor, list[DrawMasks]]:
+    """What `x` is multiplied by before the first block, and what draws the masks of each.
 
     Args:
-        stream: of random bits: each use has its own.
-        first: number of the first mask in it.
+        sizes: batch, heads, blocks.
+        at_once: whether they are drawn for all blocks together, by few operations, or as they are needed, which takes less memory.
     """
-    elements = math.prod(shape)
-    room = -(-elements // DRAWS)
-    words = tf.raw_ops.StatelessRandomUniformFullIntV2(
-        shape=[count * room * DRAWS // 2],
-        key=key_1,
-        counter=tf.constant([first * room, stream], tf.uint64),
-        alg=PHILOX,
-        dtype=tf.uint32,
-    )
-    draws = tf.reshape(tf.bitcast(words, tf.uint16), [count, room * DRAWS])
-    if elements % DRAWS:
-        draws = draws[:, :elements]
-    return tf.reshape(draws >= tf.constant(round(rate * LEVELS), tf.uint16), [count, *shape])
+    batch, heads, blocks = sizes
+    rows, length = [*x_NC.shape], x_NC.shape[0] // batch
+    scores = [batch, heads, length, length]
+    of_rows, of_scores = count_draws(rows), count_draws(scores)
+    end = (1 + 2 * blocks) * of_rows
 
+    draw = partial(draw_kept, key_1, rate)
 
-def draw_factors(
-    shape: list[int], dtype: Any, rate: float, key_1: tf.Tensor, *, stream: int, first: int = 0, count: int = 1
-) -> tf.Tensor:
-    """Masks to multiply by: 0 for what is dropped; what is kept is scaled up to keep the mean."""
-    kept = draw_kept(shape, rate, key_1, stream=stream, first=first, count=count)
-    return tf.cast(kept, dtype) * find_scale(rate)
+    def make_factors(kept: tf.Tensor) -> list[tf.Tensor]:
+        return list(tf.unstack(tf.cast(cut_masks(kept, rows), x_NC.dtype) * find_scale(rate)))
+
+    def draw_block(block: int) -> tuple[tf.Tensor, ...]:
+        kept = cut_masks(draw(end + block * of_scores, of_scores), scores)[0]
+        return kept, *make_factors(draw((1 + 2 * block) * of_rows, 2 * of_rows))
+
+    if not at_once:
+        return make_factors(draw(0, of_rows))[0], [partial(draw_block, each) for each in range(blocks)]
+    kept = draw(0, end + blocks * of_scores)
+    # Not `tf.split`, which has no kernel for truth on a GPU.
+    factors_NC, *factors = make_factors(kept[:end])
+    masks = zip(tf.unstack(cut_masks(kept[end:], scores)), factors[::2], factors[1::2], strict=True)
+    return factors_NC, [partial(tuple, each) for each in masks]
 
 
 def find_scale(rate: float) -> float:
@@ -89,16 +120,18 @@ def make_causal_bias(visible_BS: tf.Tensor) -> tf.Tensor:
     return tf.where(seen_BSS, 0.0, HIDDEN)[:, None]
 
 
-def split_heads(x_BSC: tf.Tensor, parts: int, heads: int, *, head_major: bool = False) -> list[tf.Tensor]:
+def split_heads(
+    x_NC: tf.Tensor, sizes: Sequence[Any], parts: int, heads: int, *, head_major: bool = False
+) -> list[tf.Tensor]:
     """Query, key and value (or as many parts as lie side by side in the channels), (B, H, S, D) each.
 
     Args:
+        sizes: positions and batch.
         head_major: whether the parts of each head lie together, and not the heads of each part.
     """
-    batch, length, width = measure(x_BSC)
     inner = [heads, parts] if head_major else [parts, heads]
-    cut = tf.reshape(x_BSC, [batch, length, *inner, width // (parts * heads)])
-    return list(tf.unstack(tf.transpose(cut, [3, 0, 2, 1, 4] if head_major else [2, 0, 3, 1, 4])))
+    cut = tf.reshape(x_NC, [*sizes, *inner, x_NC.shape[-1] // (parts * heads)])
+    return list(tf.unstack(tf.transpose(cut, [3, 1, 2, 0, 4] if head_major else [2, 1, 3, 0, 4])))
 
 
 def attend(
@@ -111,7 +144,7 @@ def attend(
     kept: tf.Tensor | None = None,
     scale: float = 1.0,
 ) -> tf.Tensor:
-    """The values weighted by the softmax of the scores, heads joined: (B, S, H * D).
+    """The values weighted by the softmax of the scores, heads joined: (N, H * D).
 
     Args:
         bias: float32, added to the scores (B, H, S, T). Has no gradient.
@@ -122,18 +155,22 @@ def attend(
     """
     batch, heads, queries, width = measure(q_BHSD)
     pieces = _cut_rows(batch, heads * queries * measure(k_BHTD)[2], scores)
+    # A processor scales what is smaller than the scores. A compiler for GPUs makes one kernel of all that is done to them.
+    shrink = 1 / math.sqrt(width)
+    of_q, of_scores, of_y, of_weights = (shrink, 1.0, scale, 1.0) if scores else (1.0, shrink, 1.0, scale)
 
     def take(x: tf.Tensor, rows: slice) -> tf.Tensor:
         return x if len(pieces) == 1 else x[rows]
 
     def weigh(rows: slice, q_BHSD: tf.Tensor, k_BHTD: tf.Tensor) -> tf.Tensor:
         scores_BHST = tf.cast(tf.matmul(take(q_BHSD, rows), take(k_BHTD, rows), transpose_b=True), tf.float32)
+        scores_BHST = _scale(scores_BHST, of_scores)
         weights_BHST = tf.nn.softmax(scores_BHST if bias is None else scores_BHST + take(bias, rows))
         return tf.cast(weights_BHST, q_BHSD.dtype)
 
     def drop(x_BHST: tf.Tensor, rows: slice) -> tf.Tensor:
         # Not tf.where, which is slower than a product.
-        return x_BHST if kept is None else x_BHST * tf.cast(take(kept, rows), x_BHST.dtype)
+        return x_BHST if kept is None else x_BHST * _scale(tf.cast(take(kept, rows), x_BHST.dtype), of_weights)
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def run(q_BHSD: tf.Tensor, k_BHTD: tf.Tensor, v_BHTD: tf.Tensor) -> Any:
@@ -144,11 +181,10 @@ def attend(
             with tf.control_dependencies(y[-1:]):
                 weights.append(weigh(rows, q_BHSD, k_BHTD))
                 y.append(tf.matmul(drop(weights[-1], rows), take(v_BHTD, rows)))
-        # What is kept is scaled up here and not among the scores, of which there are many more.
-        y_BHSD = _scale(_join(y), scale)
+        y_BHSD = _scale(_join(y), of_y)
 
         def differentiate(dy_BHSD: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            dz_BHSD = _scale(dy_BHSD, scale)
+            dz_BHSD = _scale(dy_BHSD, of_y)
             # What the softmax's gradient subtracts. A processor finds it without touching the scores again; a compiler for GPUs makes
             # one kernel of all that is done to them.
             mean_BHS1 = _sum_products(tf.cast(dy_BHSD, tf.float32), tf.cast(y_BHSD, tf.float32)) if scores else None
@@ -162,15 +198,15 @@ def attend(
                     dw_BHST = tf.cast(tf.matmul(take(dz_BHSD, rows), take(v_BHTD, rows), transpose_b=True), tf.float32)
                     dw_BHST, wide_BHST = drop(dw_BHST, rows), tf.cast(weights_BHST, tf.float32)
                     mean = _sum_products(dw_BHST, wide_BHST) if mean_BHS1 is None else take(mean_BHS1, rows)
-                    ds_BHST = tf.cast((dw_BHST - mean) * wide_BHST, q_BHSD.dtype)
+                    ds_BHST = tf.cast(_scale((dw_BHST - mean) * wide_BHST, of_scores), q_BHSD.dtype)
                     dq.append(tf.matmul(ds_BHST, take(k_BHTD, rows)))
                     dk.append(tf.matmul(ds_BHST, take(q_BHSD, rows), transpose_a=True))
             return _join(dq), _join(dk), _join(dv)
 
         return y_BHSD, differentiate
 
-    y_BHSD = run(q_BHSD * (1 / math.sqrt(width)), k_BHTD, v_BHTD)
-    return tf.reshape(tf.transpose(y_BHSD, [0, 2, 1, 3]), [batch, queries, heads * width])
+    y_BHSD = run(_scale(q_BHSD, of_q), k_BHTD, v_BHTD)
+    return tf.reshape(tf.transpose(y_BHSD, [2, 0, 1, 3]), [queries * batch, heads * width])
 
 
 def _cut_rows(batch: Any, row_scores: Any, scores: int) -> list[slice]:
@@ -194,15 +230,27 @@ def _scale(x: tf.Tensor, factor: float) -> tf.Tensor:
 
 
 def attend_cached(q_BH1D: tf.Tensor, k_BHTD: tf.Tensor, v_BHTD: tf.Tensor, bias_BT: tf.Tensor) -> tf.Tensor:
-    """One new position against cached keys and values, heads joined: (B, 1, H * D)."""
+    """One new position against cached keys and values, heads joined: (B, H * D)."""
     batch, heads, _, width = measure(q_BH1D)
     q_BH1D *= 1 / math.sqrt(width)
     scores_BH1T = tf.cast(tf.matmul(q_BH1D, k_BHTD, transpose_b=True), tf.float32) + bias_BT[:, None, None]
     y_BH1D = tf.matmul(tf.cast(tf.nn.softmax(scores_BH1T), q_BH1D.dtype), v_BHTD)
-    return tf.reshape(y_BH1D, [batch, 1, heads * width])
+    return tf.reshape(y_BH1D, [batch, heads * width])
 
 
-def recompute(layer: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:
-    """`layer(x)`, keeping only `x` for the backward pass. What else the layer reads has no gradient: masks, dropout keys."""
-    # The function is there because `tf.recompute_grad` differentiates every argument, and takes no keywords in graph mode.
-    return tf.recompute_grad(lambda inputs: layer(inputs))(x)
+def run_part(
+    part: Part, x: tf.Tensor, *others: tf.Tensor, joins: bool = False, again: bool = False, **options: Any
+) -> tf.Tensor:
+    """`part(x, ...)`.
+
+    Args:
+        joins: whether sums over rows become one, see `joining_sums`.
+        again: whether it is computed again for the backward pass, for which only `x` is kept. What else it reads then has no gradient:
+            masks, dropout keys.
+    """
+
+    def run(x: tf.Tensor) -> tf.Tensor:
+        with joining_sums(math.prod(measure(x)[:-1]), part) if joins else nullcontext():
+            return part(x, *others, **options)
+
+    return tf.recompute_grad(run)(x) if again else run(x)

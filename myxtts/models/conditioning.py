@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from myxtts.models.attention import attend, recompute, split_heads
-from myxtts.models.layers import Dense, GroupNorm, Part, RMSNorm, measure, read
+from myxtts.models.attention import attend, run_part, split_heads
+from myxtts.models.layers import Dense, GroupNorm, Part, RMSNorm, measure, read, swap_rows
 from myxtts.models.sizes import MEL_CHANNELS, PROMPT_LATENTS, GPTSize
 
 
@@ -27,27 +27,31 @@ class EncoderBlock(Part):
         self.qkv = Dense(width, 3 * width, dtype=dtype)
         self.project = Dense(width, width, dtype=dtype)
 
-    def call(self, x_BTC: tf.Tensor) -> tf.Tensor:
-        normed_BTC = self.norm(x_BTC)
-        q, k, v = split_heads(self.qkv(normed_BTC), 3, self.heads, head_major=True)
-        return normed_BTC + self.project(attend(q, k, v, scores=self.scores))
+    def call(self, x_TBC: tf.Tensor) -> tf.Tensor:
+        sizes = measure(x_TBC)
+        # Flat, because a compiler for GPUs would otherwise add the residual within the product, to a copy of it.
+        normed_NC = self.norm(x_TBC)
+        q, k, v = split_heads(self.qkv(normed_NC), sizes[:2], 3, self.heads, head_major=True)
+        return tf.reshape(normed_NC + self.project(attend(q, k, v, scores=self.scores)), sizes)
 
 
 class ConditioningEncoder(Part):
-    """A reference mel (B, T, M) as one vector per frame, (B, T, C). It shares the GPT's width and heads."""
+    """A reference mel (B, T, M) as one vector per frame, (T, B, C). It shares the GPT's width and heads."""
 
-    def __init__(self, size: GPTSize, *, checkpointing: bool = False, dtype: Any = "float32", **options: Any):
+    def __init__(
+        self, size: GPTSize, *, checkpointing: bool = False, joins: bool = False, dtype: Any = "float32", **options: Any
+    ):
         super().__init__(dtype=dtype)
-        self.checkpointing = checkpointing
+        self.checkpointing, self.joins = checkpointing, joins
         self.project = Dense(MEL_CHANNELS, size.width, dtype=dtype)
         blocks = range(size.encoder_blocks)
         self.blocks = [EncoderBlock(size.width, size.heads, dtype=dtype, **options) for _ in blocks]
 
     def call(self, mel_BTM: tf.Tensor) -> tf.Tensor:
-        x_BTC = self.project(tf.cast(mel_BTM, self.compute_dtype))
+        x_TBC = swap_rows(self.project(tf.cast(mel_BTM, self.compute_dtype)))
         for block in self.blocks:
-            x_BTC = recompute(block, x_BTC) if self.checkpointing else block(x_BTC)
-        return x_BTC
+            x_TBC = run_part(block, x_TBC, joins=self.joins, again=self.checkpointing)
+        return x_TBC
 
 
 class PerceiverLayer(Part):
@@ -63,16 +67,20 @@ class PerceiverLayer(Part):
         self.expand = Dense(width, 2 * hidden, dtype=dtype)
         self.contract = Dense(hidden, width, dtype=dtype)
 
-    def call(self, latents_BPC: tf.Tensor, context_BTC: tf.Tensor) -> tf.Tensor:
-        (q,) = split_heads(self.query(latents_BPC), 1, self.heads)
-        k, v = split_heads(self.key_value(tf.concat([latents_BPC, context_BTC], 1)), 2, self.heads)
-        latents_BPC += self.project(attend(q, k, v, scores=self.scores))
-        value, gate = tf.split(self.expand(latents_BPC), 2, -1)
-        return latents_BPC + self.contract(value * tf.nn.gelu(gate, approximate=False))
+    def call(self, latents_PBC: tf.Tensor, context_TBC: tf.Tensor) -> tf.Tensor:
+        length, batch, width = measure(latents_PBC)
+        latents_NC = tf.reshape(latents_PBC, [-1, width])
+        rows_NC = tf.concat([latents_NC, tf.reshape(context_TBC, [-1, width])], 0)
+        (q,) = split_heads(self.query(latents_NC), [length, batch], 1, self.heads)
+        k, v = split_heads(self.key_value(rows_NC), [-1, batch], 2, self.heads)
+        latents_NC += self.project(attend(q, k, v, scores=self.scores))
+        value, gate = tf.split(self.expand(latents_NC), 2, -1)
+        latents_NC += self.contract(value * tf.nn.gelu(gate, approximate=False))
+        return tf.reshape(latents_NC, [length, batch, width])
 
 
 class PerceiverResampler(Part):
-    """Any number of frame vectors (B, T, C) as 32 prompt vectors, (B, P, C)."""
+    """Any number of frame vectors (T, B, C) as 32 prompt vectors, (B, P, C)."""
 
     def __init__(self, size: GPTSize, *, scores: int = 0, dtype: Any = "float32"):
         super().__init__(dtype=dtype)
@@ -80,9 +88,9 @@ class PerceiverResampler(Part):
         self.layers = [PerceiverLayer(size, scores=scores, dtype=dtype) for _ in range(size.perceiver_layers)]
         self.norm = RMSNorm(size.width, dtype=dtype)
 
-    def call(self, context_BTC: tf.Tensor) -> tf.Tensor:
-        latents_PC = read(self.latents, context_BTC.dtype)
-        latents_BPC = tf.tile(latents_PC[None], [measure(context_BTC)[0], 1, 1])
+    def call(self, context_TBC: tf.Tensor) -> tf.Tensor:
+        latents_PC = read(self.latents, context_TBC.dtype)
+        latents_PBC = tf.tile(latents_PC[:, None], [1, measure(context_TBC)[1], 1])
         for layer in self.layers:
-            latents_BPC = layer(latents_BPC, context_BTC)
-        return self.norm(latents_BPC)
+            latents_PBC = layer(latents_PBC, context_TBC)
+        return self.norm(swap_rows(latents_PBC))

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from myxtts.models.attention import HIDDEN, attend, attend_cached, make_causal_bias
 from myxtts.models.gpt import GPT, check_length
-from myxtts.models.layers import measure, write_at
+from myxtts.models.layers import measure, swap_rows, write_at
 
 ALWAYS_SEEN = 1
 """A code that counts as already said from the start: the reference fills the prefix with this id."""
@@ -207,28 +207,30 @@ def _read_prefix(
     gpt: GPT, x_BSC: tf.Tensor, visible_BS: tf.Tensor
 ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...], tuple[tf.Tensor, ...]]:
     bias = make_causal_bias(visible_BS)
+    batch, _, width = measure(x_BSC)
+    x_NC = tf.reshape(swap_rows(x_BSC), [-1, width])
     keys: list[tf.Tensor] = []
     values: list[tf.Tensor] = []
     for block in gpt.blocks:
-        q, k, v = block.make_qkv(x_BSC)
-        x_BSC = block.finish(x_BSC, attend(q, k, v, bias))
+        q, k, v = block.make_qkv(x_NC, batch)
+        x_NC = block.finish(x_NC, attend(q, k, v, bias))
         keys.append(k)
         values.append(v)
-    return gpt.finish(x_BSC[:, -1]), tuple(keys), tuple(values)
+    return gpt.finish(x_NC[-batch:]), tuple(keys), tuple(values)
 
 
 def _read_last_code(gpt: GPT, now: Decoding) -> tuple[tf.Tensor, Decoding]:
-    x_B1C = gpt.embed_code(now.codes_BM[:, now.count - 1], now.count)
+    x_BC = gpt.embed_code(now.codes_BM[:, now.count - 1], now.count)
     bias_BS = write_at(now.bias_BS, tf.zeros([measure(now.bias_BS)[0], 1]), now.place, axis=1)
     keys: list[tf.Tensor] = []
     values: list[tf.Tensor] = []
     for block, k_BHSD, v_BHSD in zip(gpt.blocks, now.keys, now.values, strict=True):
-        q, k, v = block.make_qkv(x_B1C)
+        q, k, v = block.make_qkv(x_BC, measure(x_BC)[0])
         keys.append(write_at(k_BHSD, k, now.place, axis=2))
         values.append(write_at(v_BHSD, v, now.place, axis=2))
-        x_B1C = block.finish(x_B1C, attend_cached(q, keys[-1], values[-1], bias_BS))
+        x_BC = block.finish(x_BC, attend_cached(q, keys[-1], values[-1], bias_BS))
     read = now._replace(keys=tuple(keys), values=tuple(values), bias_BS=bias_BS, place=now.place + 1)
-    return gpt.finish(x_B1C[:, 0]), read
+    return gpt.finish(x_BC), read
 
 
 def _say(gpt: GPT, now: Decoding, hidden_BC: tf.Tensor, rule: Sampling | Greedy) -> Decoding:

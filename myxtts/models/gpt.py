@@ -5,24 +5,35 @@ P prompt vectors, F mel frames, C width, H heads, D channels of a head, V vocabu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from myxtts.errors import UserError
 from myxtts.models.attention import (
+    DrawMasks,
     attend,
-    draw_factors,
-    draw_kept,
     find_scale,
     make_causal_bias,
-    recompute,
+    plan_masks,
+    run_part,
     split_heads,
 )
 from myxtts.models.conditioning import ConditioningEncoder, PerceiverResampler
-from myxtts.models.layers import Dense, LayerNorm, Part, gelu_tanh, look_up, mask_lengths, measure, read
+from myxtts.models.layers import (
+    Dense,
+    LayerNorm,
+    Part,
+    gelu_tanh,
+    joining_sums,
+    look_up,
+    mask_lengths,
+    measure,
+    read,
+    swap_rows,
+)
 from myxtts.models.losses import GPTLosses, measure_cross_entropy
 from myxtts.models.sizes import STOP_CODES, GPTSize
 from myxtts.models.weights import Weight, list_adapter_weights, list_gpt_weights
@@ -123,17 +134,6 @@ class GPTBatch(NamedTuple):
     """0 for rows that only fill the batch, whose stop tokens would count otherwise; all rows count when None."""
 
 
-class BlockMasks(NamedTuple):
-    """Dropout of one block."""
-
-    kept_BHST: tf.Tensor
-    """Which of the attention's probabilities are not dropped."""
-    attended_BSC: tf.Tensor
-    """What the first half is multiplied by before it is added."""
-    forward_BSC: tf.Tensor
-    """The second, likewise."""
-
-
 class GPTBlock(Part):
     """One pre-norm transformer block.
 
@@ -142,15 +142,7 @@ class GPTBlock(Part):
         dropout: share dropped of the attention probabilities and of what each half adds.
     """
 
-    def __init__(
-        self,
-        size: GPTSize,
-        *,
-        dropout: float = 0.0,
-        scores: int = 0,
-        fused_norms: bool = False,
-        dtype: Any = "float32",
-    ):
+    def __init__(self, size: GPTSize, *, dropout: float, scores: int, fused_norms: bool, dtype: Any):
         super().__init__(dtype=dtype)
         self.heads, self.dropout, self.scores = size.heads, dropout, scores
         self.attention_norm = LayerNorm(size.width, fused=fused_norms, dtype=dtype)
@@ -160,25 +152,25 @@ class GPTBlock(Part):
         self.expand = Dense(size.width, 4 * size.width, dtype=dtype)
         self.contract = Dense(4 * size.width, size.width, dtype=dtype)
 
-    def call(self, x_BSC: tf.Tensor, bias: tf.Tensor, draw: Callable[[], BlockMasks] | None = None) -> tf.Tensor:
-        """The block's output; `draw` gives the masks of its dropout."""
-        q, k, v = self.make_qkv(x_BSC)
+    def call(self, x_NC: tf.Tensor, bias: tf.Tensor, draw: DrawMasks | None = None) -> tf.Tensor:
+        """The block's output; `draw` gives the masks of its dropout, see `plan_masks`."""
+        q, k, v = self.make_qkv(x_NC, measure(bias)[0])
         if draw is None:
-            return self.finish(x_BSC, attend(q, k, v, bias, scores=self.scores))
+            return self.finish(x_NC, attend(q, k, v, bias, scores=self.scores))
         kept_BHST, *factors = draw()
         scale = find_scale(self.dropout)
-        return self.finish(x_BSC, attend(q, k, v, bias, scores=self.scores, kept=kept_BHST, scale=scale), *factors)
+        return self.finish(x_NC, attend(q, k, v, bias, scores=self.scores, kept=kept_BHST, scale=scale), *factors)
 
-    def make_qkv(self, x_BSC: tf.Tensor) -> list[tf.Tensor]:
+    def make_qkv(self, x_NC: tf.Tensor, batch: Any) -> list[tf.Tensor]:
         """Query, key and value of every position, (B, H, S, D) each."""
-        return split_heads(self.qkv(self.attention_norm(x_BSC)), 3, self.heads)
+        return split_heads(self.qkv(self.attention_norm(x_NC)), [-1, batch], 3, self.heads)
 
-    def finish(self, x_BSC: tf.Tensor, attended_BSC: tf.Tensor, *factors: tf.Tensor) -> tf.Tensor:
+    def finish(self, x_NC: tf.Tensor, attended_NC: tf.Tensor, *factors: tf.Tensor) -> tf.Tensor:
         """What follows the attention: its projection and the feed-forward half, each added to `x`, times a factor if there are some."""
-        attended_BSC = self.project(attended_BSC)
-        x_BSC += attended_BSC * factors[0] if factors else attended_BSC
-        hidden_BSC = self.contract(gelu_tanh(self.expand(self.forward_norm(x_BSC))))
-        return x_BSC + (hidden_BSC * factors[1] if factors else hidden_BSC)
+        attended_NC = self.project(attended_NC)
+        x_NC += attended_NC * factors[0] if factors else attended_NC
+        hidden_NC = self.contract(gelu_tanh(self.expand(self.forward_norm(x_NC))))
+        return x_NC + (hidden_NC * factors[1] if factors else hidden_NC)
 
 
 class GPT(Part):
@@ -190,6 +182,7 @@ class GPT(Part):
         checkpointing: compute activations again in the backward pass: less memory, more time, the same gradients.
         scores: how many scores of an attention to compute at a time, see `attend`: 0 for all.
         fused_norms: how norms are computed, see `LayerNorm`.
+        joins: whether a layer's sums over rows become one, see `joining_sums`.
         dtype: dtype or policy to compute in; softmax, norms and losses are float32 in any case. A plain `float16`
             also stores the weights so: half the memory, where it is not trained. No faster on a CPU without 16-bit arithmetic.
 
@@ -208,12 +201,14 @@ class GPT(Part):
         checkpointing: bool = False,
         scores: int = 0,
         fused_norms: bool = False,
+        joins: bool = False,
         dtype: Any = "float32",
     ):
         super().__init__(dtype=dtype)
-        self.size, self.dropout, self.checkpointing, self.scores = size, dropout, checkpointing, scores
+        self.size, self.dropout, self.checkpointing = size, dropout, checkpointing
+        self.scores, self.joins = scores, joins
         options = {"scores": scores, "fused_norms": fused_norms, "dtype": dtype}
-        self.conditioning_encoder = ConditioningEncoder(size, checkpointing=checkpointing, **options)
+        self.conditioning_encoder = ConditioningEncoder(size, checkpointing=checkpointing, joins=joins, **options)
         self.perceiver = PerceiverResampler(size, scores=scores, dtype=dtype)
         self.text_embedding = self.add_variable("text_embedding", (size.text_tokens, size.width))
         self.audio_embedding = self.add_variable("audio_embedding", (size.audio_tokens, size.width))
@@ -272,7 +267,7 @@ class GPT(Part):
         if filling:
             x_BSC = tf.pad(x_BSC, [[0, 0], [0, filling], [0, 0]])
             visible_BS = tf.pad(visible_BS, [[0, 0], [0, filling]])
-        hidden_BSC = self.finish(self.run_blocks(x_BSC, visible_BS, dropout_key))
+        hidden_BSC = self.run_blocks(x_BSC, visible_BS, dropout_key)
         _, text_BLC, audio_BLC, _ = tf.split(hidden_BSC, [*lengths, filling], 1)
         return self.text_head(text_BLC), self.audio_head(audio_BLC)
 
@@ -300,8 +295,7 @@ class GPT(Part):
         visible_BS = tf.concat(
             [tf.ones(measure(prompt_BPC)[:2], tf.bool), text.visible_BL, tf.ones_like(inputs_BM, tf.bool)], 1
         )
-        hidden_BSC = self.run_blocks(x_BSC, visible_BS)
-        return self.finish(hidden_BSC[:, measure(prefix_BSC)[1] :])
+        return self.run_blocks(x_BSC, visible_BS)[:, measure(prefix_BSC)[1] :]
 
     def frame_prefix_text(self, text_BT: tf.Tensor, lengths_B: tf.Tensor | None = None) -> Framed:
         """Text between START and STOP for decoding, where, unlike in training, STOP is visible."""
@@ -323,52 +317,33 @@ class GPT(Part):
         return self._embed(self.audio_embedding, audio_BL) + positions_LC
 
     def embed_code(self, code_B: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-        """One embedded audio token per row, all at the same audio position: (B, 1, C)."""
-        code_BC = self._embed(self.audio_embedding, code_B) + read(self.audio_positions, self.compute_dtype)[position]
-        return code_BC[:, None]
+        """One embedded audio token per row, all at the same audio position: (B, C)."""
+        return self._embed(self.audio_embedding, code_B) + read(self.audio_positions, self.compute_dtype)[position]
 
     def _embed(self, table: Any, ids_BL: tf.Tensor) -> tf.Tensor:
         return tf.cast(look_up(tf.convert_to_tensor(table.value), ids_BL), self.compute_dtype)
 
     def run_blocks(self, x_BSC: tf.Tensor, visible_BS: tf.Tensor, dropout_key: tf.Tensor | None = None) -> tf.Tensor:
-        """All blocks over a sequence whose positions see themselves and earlier visible ones."""
+        """All blocks and closing norms over a sequence whose positions see themselves and earlier visible ones."""
         bias = make_causal_bias(visible_BS)
-        draws: list[Callable[[], BlockMasks]] | list[None] = [None] * len(self.blocks)
+        batch, length, width = measure(x_BSC)
+        x_NC = tf.reshape(swap_rows(x_BSC), [length * batch, width])
+        draws: list[DrawMasks] | list[None] = [None] * len(self.blocks)
         if dropout_key is not None and self.dropout:
-            factors_BSC, draws = self._plan_masks(x_BSC, dropout_key)
-            x_BSC *= factors_BSC
+            sizes = batch, self.size.heads, len(self.blocks)
+            factors_NC, draws = plan_masks(
+                x_NC, sizes, self.dropout, dropout_key, at_once=not (self.scores or self.checkpointing)
+            )
+            x_NC *= factors_NC
         for block, draw in zip(self.blocks, draws, strict=True):
-            run: Callable[[tf.Tensor], tf.Tensor] = partial(block.__call__, bias=bias, draw=draw)
-            x_BSC = recompute(run, x_BSC) if self.checkpointing else run(x_BSC)
-        return x_BSC
+            x_NC = run_part(block, x_NC, joins=self.joins, again=self.checkpointing, bias=bias, draw=draw)
+        return swap_rows(tf.reshape(self.finish(x_NC), [length, batch, width]))
 
-    def _plan_masks(self, x_BSC: tf.Tensor, key: tf.Tensor) -> tuple[tf.Tensor, list[Callable[[], BlockMasks]]]:
-        """What `x` is multiplied by, and what gives each block its masks: drawn for all at once where memory allows, by few operations,
-        or as they are needed."""
-        batch, length, _ = x_BSC.shape
-
-        def draw_scores(first: int, count: int) -> list[tf.Tensor]:
-            shape = [batch, self.size.heads, length, length]
-            return list(tf.unstack(draw_kept(shape, self.dropout, key, stream=1, first=first, count=count)))
-
-        def draw_sums(first: int, count: int) -> list[tf.Tensor]:
-            shape = [*x_BSC.shape]
-            factors = draw_factors(shape, x_BSC.dtype, self.dropout, key, stream=2, first=first, count=count)
-            return list(tf.unstack(factors))
-
-        def draw_block(layer: int) -> BlockMasks:
-            return BlockMasks(*draw_scores(layer, 1), *draw_sums(1 + 2 * layer, 2))
-
-        layers = len(self.blocks)
-        if self.scores or self.checkpointing:
-            return draw_sums(0, 1)[0], [partial(draw_block, layer) for layer in range(layers)]
-        factors_BSC, *others = draw_sums(0, 1 + 2 * layers)
-        masks = zip(draw_scores(0, layers), others[::2], others[1::2], strict=True)
-        return factors_BSC, [partial(BlockMasks, *each) for each in masks]
-
-    def finish(self, hidden: tf.Tensor) -> tf.Tensor:
+    def finish(self, hidden_NC: tf.Tensor) -> tf.Tensor:
         """The state after both closing norms: what the heads and the waveform decoder read."""
-        return self.final_norm(self.last_norm(hidden))
+        norms = self.last_norm, self.final_norm
+        with joining_sums(measure(hidden_NC)[0], *norms) if self.joins else nullcontext():
+            return self.final_norm(self.last_norm(hidden_NC))
 
 
 class Adapters:

@@ -56,12 +56,38 @@ def read(variable: Any, dtype: Any) -> tf.Tensor:
     return given if given is not None and given.dtype == dtype else tf.cast(variable.value, dtype)
 
 
+@contextmanager
+def joining_sums(rows: Any, *parts: Part) -> Iterator[None]:
+    """Within, `read` gives each vector of some parts as so many rows. Their gradients are sums over rows: together they are one, for
+    which a compiler makes one kernel."""
+    vectors = [each for part in parts for each in part.trainable_variables if len(each.shape) == 1]
+    dtypes = [parts[0].compute_dtype if each.name == "bias" else "float32" for each in vectors]
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def spread(*values: tf.Tensor) -> Any:
+        def differentiate(*upstream_NC: tf.Tensor) -> list[tf.Tensor]:
+            joined_NC = tf.concat([tf.cast(each, tf.float32) for each in upstream_NC], 1)
+            sums = tf.split(tf.reduce_sum(joined_NC, 0), [each.shape[0] for each in values])
+            return [tf.cast(total, each.dtype) for total, each in zip(sums, values, strict=True)]
+
+        return [tf.broadcast_to(each, [rows, each.shape[0]]) for each in values], differentiate
+
+    spreaded = spread(*map(read, vectors, map(tf.as_dtype, dtypes)))
+    with reading({**(_given.get() or {}), **dict(zip(map(id, vectors), spreaded, strict=True))}):
+        yield
+
+
 def measure(tensor: tf.Tensor) -> list[Any]:
     """The sizes of a tensor's axes: Python numbers where they are known, scalar tensors where not."""
     if tensor.shape.is_fully_defined():
         return list(tensor.shape)
     dynamic = tf.shape(tensor)
     return [dynamic[axis] if size is None else size for axis, size in enumerate(tensor.shape)]
+
+
+def swap_rows(x: tf.Tensor) -> tf.Tensor:
+    """Batch and time, the first two axes, the other way round."""
+    return tf.transpose(x, [1, 0, 2])
 
 
 def mask_lengths(lengths_B: tf.Tensor, length: Any) -> tf.Tensor:
@@ -97,7 +123,8 @@ class Dense(Part):
             thin = tf.matmul(flat_NI, read(self.down, x_NI.dtype)) * self.factor
             flat += tf.matmul(thin, read(self.up, x_NI.dtype))
         if self.bias is not None:
-            flat = tf.nn.bias_add(flat, read(self.bias, x_NI.dtype))
+            bias = read(self.bias, x_NI.dtype)
+            flat = tf.nn.bias_add(flat, bias) if bias.shape.rank == 1 else flat + bias
         return tf.reshape(flat, [*measure(x_NI)[:-1], kernel_IO.shape[1]])
 
 
@@ -135,18 +162,21 @@ class LayerNorm(Part):
         self.beta = self.add_variable("beta", (width,), dtype="float32")
 
     def call(self, x_NC: tf.Tensor) -> tf.Tensor:
-        return tf.cast(self.normalise(x_NC, [-1]) * self.gamma.value + self.beta.value, x_NC.dtype)
+        return tf.cast(self.scale(self.normalise(x_NC, [-1])), x_NC.dtype)
+
+    def scale(self, normed_NC: tf.Tensor) -> tf.Tensor:
+        """Times gamma, plus beta."""
+        return normed_NC * read(self.gamma, tf.float32) + read(self.beta, tf.float32)
 
 
 class GroupNorm(LayerNorm):
-    """Normalisation over time and groups of channels, with as many groups as the reference takes for a width."""
+    """Normalisation over time and groups of channels, as rows, with as many groups as the reference takes for a width."""
 
-    def call(self, x_BTC: tf.Tensor) -> tf.Tensor:
-        batch, time, width = measure(x_BTC)
+    def call(self, x_TBC: tf.Tensor) -> tf.Tensor:
+        time, batch, width = measure(x_TBC)
         groups = choose_groups(width)
-        normed = self.normalise(tf.reshape(x_BTC, [batch, time, groups, width // groups]), [1, 3])
-        normed_BTC = tf.reshape(normed, [batch, time, width])
-        return tf.cast(normed_BTC * self.gamma.value + self.beta.value, x_BTC.dtype)
+        normed = self.normalise(tf.reshape(x_TBC, [time, batch, groups, width // groups]), [0, 3])
+        return tf.cast(self.scale(tf.reshape(normed, [-1, width])), x_TBC.dtype)
 
 
 class RMSNorm(Part):
@@ -174,16 +204,22 @@ def normalise(x: tf.Tensor, axes: list[int]) -> tf.Tensor:
     """`x` with mean 0 and variance 1 over some axes, in float32, whose gradient is a third of the operations that TensorFlow would
     derive."""
 
+    def average(x: tf.Tensor) -> tf.Tensor:
+        # One axis after another, the last one first: at once, axes that do not lie side by side take a processor three times as long.
+        for axis in reversed(axes):
+            x = tf.reduce_mean(x, axis, keepdims=True)
+        return x
+
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def run(x: tf.Tensor) -> Any:
         wide = tf.cast(x, tf.float32)
-        centred = wide - tf.reduce_mean(wide, axes, keepdims=True)
-        scale = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), axes, keepdims=True) + NORM_EPSILON)
+        centred = wide - average(wide)
+        scale = tf.math.rsqrt(average(tf.square(centred)) + NORM_EPSILON)
         normed = centred * scale
 
         def differentiate(upstream: tf.Tensor) -> tf.Tensor:
-            along = normed * tf.reduce_mean(upstream * normed, axes, keepdims=True)
-            return tf.cast((upstream - tf.reduce_mean(upstream, axes, keepdims=True) - along) * scale, x.dtype)
+            along = normed * average(upstream * normed)
+            return tf.cast((upstream - average(upstream) - along) * scale, x.dtype)
 
         return normed, differentiate
 

@@ -104,6 +104,7 @@ def build_gpt(
     dtype: Any = "float32",
     scores: int = 0,
     fused_norms: bool = False,
+    joins: bool = False,
     start_text_token: int = 261,
     stop_text_token: int = 0,
 ) -> GPT:
@@ -114,12 +115,12 @@ def build_gpt(
         dtype: dtype or policy to compute in, such as `mixed_float16`.
         scores: of an attention, to compute at a time: `CACHED_SCORES` for a CPU.
         fused_norms: for a GPU that is trained on, see `LayerNorm`.
+        joins: for a compiler, see `joining_sums`.
         start_text_token, stop_text_token: ids of `[START]` and `[STOP]` in the vocabulary.
     """
     sizes = read_sizes(config, start_text_token=start_text_token, stop_text_token=stop_text_token)
-    checkpointing = config.enable_gradient_checkpointing
-    options = {"checkpointing": checkpointing, "scores": scores, "fused_norms": fused_norms, "dtype": dtype}
-    gpt = GPT(sizes.gpt, dropout=config.dropout, **options)
+    options = {"scores": scores, "fused_norms": fused_norms, "joins": joins, "dtype": dtype}
+    gpt = GPT(sizes.gpt, dropout=config.dropout, checkpointing=config.enable_gradient_checkpointing, **options)
     return _initialise(gpt, seed)
 
 

@@ -279,6 +279,7 @@ def _build_gpt(config: XTTSConfig, data: RunData, *, seed: int | None) -> GPT:
         dtype=config.data.mixed_precision.removeprefix("mixed_" if config.training.lora_rank else ""),
         scores=CACHED_SCORES if _is_on_cpu() else 0,
         fused_norms=not _is_on_cpu(),
+        joins=not _is_on_cpu() and choose_xla(config, active_plan()),
         start_text_token=data.start_text_token,
         stop_text_token=data.stop_text_token,
     )

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.models.attention import attend, draw_kept, find_scale, make_causal_bias, make_dropout_key
+from myxtts.models.attention import (
+    attend,
+    count_draws,
+    cut_masks,
+    draw_kept,
+    find_scale,
+    make_causal_bias,
+    make_dropout_key,
+)
 from myxtts.models.layers import LayerNorm, gelu_tanh
 
 ROWS, PLACES, HEADS, WIDTH = 3, 7, 2, 4
@@ -27,7 +35,7 @@ def attend_plainly(q, k, v, bias, kept, scale):
     weights = tf.nn.softmax(tf.einsum("bhsd,bhtd->bhst", q, k) / math.sqrt(WIDTH) + bias)
     if kept is not None:
         weights *= tf.cast(kept, tf.float32) * scale
-    return tf.reshape(tf.einsum("bhst,bhtd->bshd", weights, v), [ROWS, PLACES, HEADS * WIDTH])
+    return tf.reshape(tf.einsum("bhst,bhtd->sbhd", weights, v), [PLACES * ROWS, HEADS * WIDTH])
 
 
 def differentiate(run, inputs):
@@ -43,7 +51,8 @@ def differentiate(run, inputs):
 @pytest.mark.parametrize("drops", [False, True], ids=["all", "dropped"])
 def test_attention_of_any_pieces_is_the_plain_formula(scores, drops):
     bias, scale = make_bias(), find_scale(DROPOUT) if drops else 1.0
-    kept = draw_kept([ROWS, HEADS, PLACES, PLACES], DROPOUT, make_dropout_key(5, 6), stream=1)[0] if drops else None
+    shape = [ROWS, HEADS, PLACES, PLACES]
+    kept = cut_masks(draw_kept(make_dropout_key(5, 6), DROPOUT, 0, count_draws(shape)), shape)[0] if drops else None
     ours = differentiate(lambda q, k, v: attend(q, k, v, bias, scores=scores, kept=kept, scale=scale), make_inputs())
     plain = differentiate(lambda q, k, v: attend_plainly(q, k, v, bias, kept, scale), make_inputs())
     for own, expected in zip(ours, plain, strict=True):
@@ -51,18 +60,14 @@ def test_attention_of_any_pieces_is_the_plain_formula(scores, drops):
 
 
 def test_masks_are_the_same_drawn_at_once_or_one_by_one_and_drop_their_share():
-    key = make_dropout_key(5, 6)
-    together = draw_kept([31, 33], 0.1, key, stream=1, count=4)
+    shape, key = [31, 33], make_dropout_key(5, 6)
+    room = count_draws(shape)
+    together = cut_masks(draw_kept(key, 0.1, 0, 4 * room), shape)
     for number in range(4):
-        np.testing.assert_array_equal(together[number], draw_kept([31, 33], 0.1, key, stream=1, first=number)[0])
-    others = (
-        draw_kept([31, 33], 0.1, key, stream=2, count=4),
-        draw_kept([31, 33], 0.1, make_dropout_key(5, 7), stream=1),
-    )
-    assert not any(np.array_equal(together[0], other[0]) for other in others)
-    assert not np.array_equal(together[0], together[1])
-    many = draw_kept([1000, 1000], 0.1, key, stream=1)
-    assert np.mean(many) == pytest.approx(0.9, abs=1e-3)
+        np.testing.assert_array_equal(together[number], cut_masks(draw_kept(key, 0.1, number * room, room), shape)[0])
+    other = cut_masks(draw_kept(make_dropout_key(5, 7), 0.1, 0, room), shape)
+    assert not any(np.array_equal(together[0], each) for each in (other[0], *together[1:]))
+    assert np.mean(draw_kept(key, 0.1, 0, 1_000_000)) == pytest.approx(0.9, abs=1e-3)
 
 
 def test_gradients_written_by_hand_are_those_of_the_formulas():

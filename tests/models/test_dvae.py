@@ -69,12 +69,9 @@ def test_without_quantisation_the_decoder_reads_the_encoder(dvae, mel):
 
 
 def test_padding_is_neither_judged_nor_learnt_from(dvae, mel):
-    lengths = tf.constant([64, 96])
-    noisy = tf.concat([mel[:1], mel[1:]], 0).numpy()
-    losses = dvae.compute_losses(tf.constant(noisy), lengths)
-    squares = np.square(noisy - losses.mel_BFM.numpy())
-    expected_sum = squares[0, :64].sum() + squares[1].sum()
-    assert float(losses.reconstruction.total) == pytest.approx(expected_sum, rel=1e-5)
+    losses = dvae.compute_losses(mel, tf.constant([64, 96]))
+    squares = np.square(mel - losses.mel_BFM)
+    assert float(losses.reconstruction.total) == pytest.approx(squares[0, :64].sum() + squares[1].sum(), rel=1e-5)
     assert float(losses.reconstruction.count) == (64 + 96) * 80
     assert float(tf.reduce_sum(losses.usage.counts_K)) == (64 + 96) // 4
     assert float(losses.commitment.count) == (64 + 96) // 4 * 32
@@ -107,11 +104,9 @@ def test_a_random_codebook_is_hardly_used_and_a_drawn_one_is():
     # Encoder outputs far from the origin, where random vectors are not.
     z = tf.random.stateless_normal([4, 200, 8], [7, 7]) + 5
     book = build_codebook(64, 8, np.random.default_rng(0).standard_normal((64, 8)))
-    random_use = len(np.unique(book.find_nearest(z)))
+    assert len(np.unique(book.find_nearest(z))) < 16
     book.draw_from(z, tf.constant([1, 2]))
-    drawn_use = len(np.unique(book.find_nearest(z)))
-    assert random_use < 16
-    assert drawn_use == 64
+    assert len(np.unique(book.find_nearest(z))) == 64
     rows = {row.tobytes() for row in z.numpy().reshape(-1, 8)}
     assert all(vector.tobytes() in rows for vector in book.vectors.numpy())
 

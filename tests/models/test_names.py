@@ -46,16 +46,11 @@ def big():
     return read_sizes(ModelConfig(size="big"))
 
 
-def test_big_has_the_keys_and_shapes_of_the_published_model(published, big):
-    weights = list_xtts_weights(big.gpt, big.decoder, big.speaker)
-    assert {weight.key: list(weight.shape) for weight in weights} == published["model"]
-    assert len(weights) == len(published["model"]) == 963
-
-
-def test_big_has_the_keys_and_shapes_of_the_published_dvae(published, big):
-    weights = list_dvae_weights(big.dvae)
-    assert {weight.key: list(weight.shape) for weight in weights} == published["dvae"]
-    assert len(weights) == len(published["dvae"]) == 56
+def test_big_has_the_keys_and_shapes_of_the_published_files(published, big):
+    model, dvae = list_xtts_weights(big.gpt, big.decoder, big.speaker), list_dvae_weights(big.dvae)
+    for weights, file, count in ((model, "model", 963), (dvae, "dvae", 56)):
+        assert {weight.key: list(weight.shape) for weight in weights} == published[file]
+        assert len(weights) == len(published[file]) == count
 
 
 def test_weight_decay_falls_on_what_the_recipe_decays(published, big):

@@ -64,17 +64,16 @@ def launched():
 def test_a_layer_asks_a_gpu_for_few_kernels(launched):
     # Coqui's asks for 79. Each takes 4 to 10 us however small it is: a step of thousands cannot keep a card busy.
     assert launched[2] - launched[1] <= 86
-    assert launched[1] <= 425
+    assert launched[1] <= 434
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-def test_norms_by_one_kernel_are_the_same_norms(dtype):
-    plain, fused = (
-        differentiate(build_small_gpt(dtype=dtype, fused_norms=each), make_batch()) for each in (False, True)
-    )
+@pytest.mark.parametrize("way", ["fused_norms", "joins"])
+def test_what_is_computed_by_fewer_kernels_is_the_same(way, dtype):
+    plain, lean = (differentiate(build_small_gpt(dtype=dtype, **{way: each}), make_batch()) for each in (False, True))
     tolerance = 1e-5 if dtype == "float32" else 0.02
-    np.testing.assert_allclose(fused[0], plain[0], rtol=tolerance)
-    for ours, expected in zip(fused[1], plain[1], strict=True):
+    np.testing.assert_allclose(lean[0], plain[0], rtol=tolerance)
+    for ours, expected in zip(lean[1], plain[1], strict=True):
         np.testing.assert_allclose(ours, expected, atol=tolerance * max(1, np.abs(expected).max()))
 
 
