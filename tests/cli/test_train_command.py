@@ -12,7 +12,7 @@ from tests.support.nvml import StubCard
 from tests.support.processes import ROOT, clean_environ, run_python, run_train
 
 
-def test_help_begins_with_an_example_and_the_flags_of_most_runs_and_lists_every_promised_one():
+def test_help_lists_every_promised_flag():
     text = run_train("--help").stdout
     for flag in (
         "--train-data", "--val-data", "--data-gpu", "--model-gpu", "--enable-memory-isolation", "--data-gpu-memory",
@@ -25,7 +25,9 @@ def test_help_begins_with_an_example_and_the_flags_of_most_runs_and_lists_every_
     ):  # fmt: skip
         assert re.search(rf"(?m)^  (--\S+, )?{flag}[ ,\n]", text), flag
 
-    introduction, first, *others = text.split("\n\n")[2:]
+
+def test_help_begins_with_an_example_and_the_dozen_flags_of_most_runs():
+    introduction, first, *others = run_train("--help").stdout.split("\n\n")[2:]
     assert introduction.startswith("  python train_main.py --train-data ")
     rows = [line.split()[0] for line in first.splitlines() if line.startswith("  --")]
     assert rows[:3] == ["--train-data", "--language", "--checkpoint-dir"]
