@@ -128,7 +128,8 @@ def print_memory(chosen: argparse.Namespace) -> None:
 def describe_batches(case: Case) -> RunShape:
     rows, tokens, codes = case.sizes
     bucket = Bucket(rows, codes * SAMPLES_PER_CODE, tokens)
-    return RunShape("gpt", (bucket,), choose_preparation(case.config, Target.GPT, ()))
+    # A prompt for each clip, as a model is fine-tuned.
+    return RunShape("gpt", (bucket,), replace(choose_preparation(case.config, Target.GPT, ()), voices=0))
 
 
 def choose_batch(case: Case, card_gb: int) -> str:

@@ -63,6 +63,13 @@ def test_hand_offs_and_ring_are_measured():
 
 
 @pytest.mark.soak
+def test_learning_with_shared_prompts_is_measured_beside_a_prompt_for_each_clip():
+    rows = read_rows(run_bench("learning", "--rounds", "1"), "clips/s")
+    assert list(rows) == ["a prompt for each clip", "shared prompts", "shared prompts, bfloat16"]
+    assert all(rate == pytest.approx(1000 / clip_ms, rel=0.02) for rate, clip_ms, *_ in rows.values())
+
+
+@pytest.mark.soak
 def test_the_modes_are_measured_with_the_real_model():
     text = run_bench("pipeline", "--part", "b", "--batches", "2", "--rounds", "1")
     rows = read_rows(text, "ms/batch")

@@ -11,7 +11,7 @@ from myxtts.config.settings import Auto, Flag, Section, WholeOrAuto, nearest_nam
 from myxtts.errors import ConfigError
 
 Precision = Literal["float32", "mixed_float16", "mixed_bfloat16"]
-PromptSource = Literal["speaker", "clip"]
+PromptSource = Literal["shared", "speaker", "clip"]
 CachePolicy = Literal["off", "memory", "disk", "auto"]
 
 LANGUAGES = (
@@ -54,15 +54,22 @@ class DataConfig(Section):
         within=(0.5, 6.0),
     )
     prompt_from: PromptSource = setting(
-        "speaker",
-        "what a voice prompt in training is cut from: another clip of the speaker, or the clip itself (default: speaker; fine-tuning "
-        "clip)",
+        "shared",
+        "what a voice prompt in training is cut from: one of the speaker's longest clips for all clips of the speaker in a batch, "
+        "another clip of the speaker for each, or the clip itself (default: shared; with augmentation or for a decoder speaker; "
+        "fine-tuning clip)",
         "--prompt-from",
     )
     strict: bool = switch(False, "a clip that has to be set aside is an error", "--strict", "--no-strict")
     follow_symlinks: bool = switch(True, "use clips behind symbolic links", "--follow-symlinks", "--no-follow-symlinks")
     batch_size: int = setting(
         8, "clips in a batch of usual length (default: by model size; fine-tuning 3)", "--batch-size", within=(1, 65536)
+    )
+    short_first: int = setting(
+        0,
+        "epochs, from the first on, in which batches of short clips come before those of long ones",
+        "--short-first EPOCHS",
+        within=(0, 1000),
     )
     num_workers: WholeOrAuto = setting("auto", "reader processes", "--num-workers", within=(0, 1024))
     prefetch_buffer_size: WholeOrAuto = setting(

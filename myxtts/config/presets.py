@@ -49,11 +49,12 @@ LORA_LEARNING_RATE = 3e-4
 """Three times the rate at which `big` learns from nothing: with `tiny` that was the best of those tried."""
 FINE_TUNING_PROMPT_SECONDS = 6.0
 
-DECODER_VALUES: Mapping[str, float] = {
+DECODER_VALUES: Mapping[str, Any] = {
     # As HiFi-GAN's authors train it. A gradient is long, since the mel's part of the loss counts 45 times; only an accident
     # is longer than this.
     "training.learning_rate": 2e-4,
     "training.clip_norm": 1000.0,
+    "data.prompt_from": "speaker",
 }
 """With --stage decoder."""
 
@@ -132,6 +133,9 @@ def preset_values(given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     level = str(given.get("training.optimization_level", "enhanced")).strip()
     for key, value in OPTIMIZATION_LEVELS.get(level, {}).items():
         filled[key] = (value, f"preset optimisation level {level}")
+    if any(key.startswith("data.augment_") for key in given):
+        # What is done to a clip is done to its prompt, so that none can be kept.
+        filled["data.prompt_from"] = ("speaker", "preset augmentation")
     if given.get("training.stage") == "decoder":
         filled |= {key: (value, "preset stage decoder") for key, value in DECODER_VALUES.items()}
     elif given.get("training.init_from") == BASE_VOICE:

@@ -126,8 +126,15 @@ def _check_data(config: XTTSConfig) -> Iterator[Problem]:
     if config.training.blank_prompt and data.prompt_from != "clip":
         yield (
             "training.blank_prompt",
-            "is true, but no prompt is cut from its own clip: data.prompt_from is speaker. Use --prompt-from clip, or leave "
-            "blank_prompt out.",
+            f"is true, but no prompt is cut from its own clip: data.prompt_from is {data.prompt_from}. Use --prompt-from clip, or "
+            "leave blank_prompt out.",
+        )
+    changes = {key: value for key, value in data.model_dump().items() if key.startswith("augment_")}
+    asked = next((f"data.{key}" for key, value in changes.items() if value not in (0, None)), None)
+    if data.prompt_from == "shared" and asked is not None:
+        yield (
+            "data.prompt_from",
+            f"is shared: prompts are prepared once and kept. But {asked} changes them every time. Use --prompt-from speaker.",
         )
 
 

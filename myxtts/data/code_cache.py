@@ -148,6 +148,10 @@ class CodeCache:
     def __len__(self) -> int:
         return len(self._codes)
 
+    def has(self, ids: ClipIds, clip: int) -> bool:
+        """Whether the codes of one of many clips are there, and so will always be. Does not count as a hit."""
+        return bytes(ids[clip]) in self._codes
+
     def get_many(self, ids: ClipIds) -> list[Codes | None]:
         """The codes of each clip, read-only, or None where they are not there."""
         found = [self._codes.get(bytes(clip)) for clip in ids]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from myxtts.audio.augment import Slices
 from myxtts.config import DataConfig
+from myxtts.data.buckets import Bucket
 from myxtts.data.corpus import Corpus
 from myxtts.data.drops import Drop, DropReport
 from myxtts.data.loaders import (
@@ -34,9 +36,11 @@ from myxtts.data.sampler import (
     MicroBatch,
     Place,
     Position,
+    PromptSharing,
     ReplacementJournal,
     RowShare,
     RunOrder,
+    SharedPrompts,
     SpeakerPrompts,
     choose_prompt_slices,
     follow_position,
@@ -78,7 +82,11 @@ class HostBatch:
     """First sample of each conditioning slice, counted in the clip it is cut from."""
     slice_lengths_B: NDArray[np.int32]
     prompt_BS: NDArray[np.float32] | None = None
-    """The clips that the slices are cut from; None where each is cut from its own."""
+    """The clips that the slices are cut from; None where each is cut from its own. Where rows share prompts, these."""
+    prompts_P: NDArray[np.int32] | None = None
+    """The clips of shared prompts."""
+    voices_B: NDArray[np.int32] | None = None
+    """Which of them each row hears."""
     replaced: tuple[Failure, ...] = ()
     """Clips and prompts of its rows that failed."""
 
@@ -100,8 +108,12 @@ class CorpusBatches:
     """Batches have their bucket's shape; else they are as long as their longest clip and text need."""
     prompts_from_speaker: bool = False
     """Conditioning slices are cut from other clips of the same speaker."""
+    sharing: PromptSharing | None = None
+    """All rows of a speaker hear the beginning of one clip."""
     share: RowShare = WHOLE
     """The rows that are made."""
+    is_known: Callable[[int], bool] = lambda clip: False
+    """Whether nobody needs the samples of a clip any more: its row may be zeros."""
 
     def __post_init__(self) -> None:
         assert len(self.corpus) == len(self.sampler.plan.bucket_of_clip), "two views of one corpus"
@@ -109,11 +121,23 @@ class CorpusBatches:
         if self.prompts_from_speaker:
             seed, is_fixed = self.sampler.seed, self.for_validation
             self._prompts = SpeakerPrompts(self.corpus.speaker, seed=seed, is_fixed=is_fixed)
+        self._shared: SharedPrompts | None = None
+        if self.sharing is not None:
+            self._shared = SharedPrompts(self.corpus, seed=self.sampler.seed, voices=self.sharing.voices)
 
     def plan_step(self, step: int, journal: ReplacementJournal) -> GlobalBatch:
         """The clips of a global batch and of its prompts, those that failed replaced; of all its rows those of the share."""
         # Cut last: which clip stands in for another one depends on the whole batch.
-        batch = self.share.cut(replace_failed(self.sampler.make_batch(step), self.sampler, journal))
+        whole = replace_failed(self.sampler.make_batch(step), self.sampler, journal)
+        batch = self.share.cut(whole)
+        if self._shared is not None:
+            taken, failed = set(whole.clips.tolist()), {failure.clip for failure in journal.list_step(step)}
+            shared = [
+                self._shared.choose(step, number, each.clips, taken, failed)
+                for number, each in enumerate(batch.micro_batches)
+            ]
+            heard = zip(batch.micro_batches, shared, strict=True)
+            return replace(batch, micro_batches=tuple(replace(each, prompts=p, voices=v) for each, (p, v) in heard))
         if self._prompts is None:
             return batch
 
@@ -131,11 +155,17 @@ class CorpusBatches:
         """What must be loaded for a micro-batch, by row: its clips, and behind them those its prompts are cut from, if these
         are others."""
         prompts = [] if micro_batch.prompts is None else micro_batch.prompts.tolist()
-        clips = [*micro_batch.clips.tolist(), *prompts]
+        kept = self.sharing.kept if self.sharing else ()
+        clips = [EMPTY_ROW if self.is_known(clip) else clip for clip in micro_batch.clips.tolist()]
+        clips += [EMPTY_ROW if clip in kept else clip for clip in prompts]
         return [None if clip == EMPTY_ROW else find_clip_file(self.corpus, clip) for clip in clips]
 
+    def measure_width(self, bucket: Bucket) -> int:
+        """Samples of the rows that are loaded for a batch of this shape."""
+        return bucket.samples if self.sharing is None else max(bucket.samples, self.sharing.samples)
+
     def make_batch(self, batch: GlobalBatch, position: Position, wav_BS: NDArray[np.float32]) -> HostBatch:
-        """The host batch of a micro-batch whose files (`list_files`) were loaded in its bucket's shape."""
+        """The host batch of a micro-batch whose files (`list_files`) were loaded in rows of its bucket's width."""
         micro_batch = batch.micro_batches[position.micro_batch]
         clips, is_clip = micro_batch.clips, micro_batch.clips != EMPTY_ROW
         prompts = clips if micro_batch.prompts is None else micro_batch.prompts
@@ -143,19 +173,22 @@ class CorpusBatches:
             np.where(is_clip, lengths[clips], 0).astype(np.int32)
             for lengths in (self.corpus.samples, self.corpus.tokens)
         )
-        tokens = micro_batch.bucket.tokens
+        tokens, samples = micro_batch.bucket.tokens, micro_batch.bucket.samples
         if not self.static_shapes:
             tokens = max(1, int(text_lengths.max()))
-            codes = max(1, -(-int(wav_lengths.max()) // SAMPLES_PER_CODE))
-            wav_BS = np.ascontiguousarray(wav_BS[:, : codes * SAMPLES_PER_CODE])
-        slices = choose_prompt_slices(
-            self.corpus,
-            np.maximum(clips, 0),
-            np.maximum(prompts, 0),
-            seed=self.sampler.seed,
-            epoch=batch.epoch,
-            for_validation=self.for_validation,
-        )
+            samples = max(1, -(-int(wav_lengths.max()) // SAMPLES_PER_CODE)) * SAMPLES_PER_CODE
+        slices, heard = Slices(np.zeros(len(clips), np.int32), np.zeros(len(clips), np.int32)), samples
+        if self.sharing is not None:
+            heard = self.sharing.samples
+        else:
+            slices = choose_prompt_slices(
+                self.corpus,
+                np.maximum(clips, 0),
+                np.maximum(prompts, 0),
+                seed=self.sampler.seed,
+                epoch=batch.epoch,
+                for_validation=self.for_validation,
+            )
         return HostBatch(
             position=position,
             epoch=batch.epoch,
@@ -165,13 +198,15 @@ class CorpusBatches:
             step_clips=batch.clips,
             clips_B=clips,
             weights_B=is_clip.astype(np.float32),
-            wav_BS=wav_BS[: len(clips)],
+            wav_BS=np.ascontiguousarray(wav_BS[: len(clips), :samples]),
             wav_lengths_B=wav_lengths,
             text_BL=self.corpus.ids.pad(clips, tokens),
             text_lengths_B=text_lengths,
             slice_starts_B=np.where(is_clip, slices.starts, 0),
             slice_lengths_B=np.where(is_clip, slices.lengths, 0),
-            prompt_BS=None if micro_batch.prompts is None else wav_BS[len(clips) :],
+            prompt_BS=None if micro_batch.prompts is None else np.ascontiguousarray(wav_BS[len(clips) :, :heard]),
+            prompts_P=None if micro_batch.voices is None else micro_batch.prompts,
+            voices_B=micro_batch.voices,
         )
 
 
@@ -308,7 +343,7 @@ class BatchReader:
             step = self._steps[-1]
             micro_batch = step.batch.micro_batches[position.micro_batch]
             files = self._batches.list_files(micro_batch)
-            step.loads.append(self._engine.start(files, micro_batch.bucket.samples))
+            step.loads.append(self._engine.start(files, self._batches.measure_width(micro_batch.bucket)))
             self._under_way += 1
             self._ahead = self._follow(position)
 
@@ -339,10 +374,10 @@ class BatchReader:
         self._engine.finish(load)
         while load.failures:
             self._note_tried(tried, len(load.failures))
-            rows = len(step.batch.micro_batches[number].clips)
+            micro_batch = step.batch.micro_batches[number]
             for row, failure in sorted(load.failures.items()):
-                # With a clip its prompt is replaced too, whatever is wrong with it.
-                if row - rows not in load.failures:
+                # With a clip its own prompt is replaced too, whatever is wrong with it.
+                if micro_batch.voices is not None or row - len(micro_batch.clips) not in load.failures:
                     self._note_failure(step.batch, number, row, failure)
             step.batch = self._batches.plan_step(step.batch.step, self.journal)
             files = self._batches.list_files(step.batch.micro_batches[number])
@@ -356,10 +391,18 @@ class BatchReader:
     def _note_failure(self, batch: GlobalBatch, number: int, row: int, failure: LoadFailure) -> str:
         """The name of the clip in a row of a load, which is replaced; so is one that was to hear it as its prompt."""
         micro_batch = batch.micro_batches[number]
-        place, rows = micro_batch.first_row + row % len(micro_batch.clips), len(micro_batch.clips)
-        clip = micro_batch.clips[row] if micro_batch.prompts is None or row < rows else micro_batch.prompts[row - rows]
+        rows, own = len(micro_batch.clips), row
+        clip = blamed = micro_batch.clips[row % rows]
+        if row >= rows:
+            assert micro_batch.prompts is not None
+            clip = micro_batch.prompts[row - rows]
+            own = row - rows
+            if micro_batch.voices is not None:
+                # Of all rows that were to hear it, the first stands for them: they get another one to hear.
+                own, blamed = int(np.flatnonzero(micro_batch.voices == own)[0]), clip
+        place = micro_batch.first_row + own
         name, where = self._batches.corpus.audio[int(clip)], f"step {batch.step}, row {place}"
-        self.journal.record(Failure(batch.step, place, int(micro_batch.clips[row % rows])))
+        self.journal.record(Failure(batch.step, place, int(blamed)))
         self.report.replaced.append(Drop(failure.reason, name, where, failure.detail))
         detail = failure.detail.removesuffix(".")
         _log.warning("%s (step %d) is replaced by another clip: %s, %s.", name, batch.step, failure.reason, detail)
@@ -391,17 +434,20 @@ class HostSource:
         failures: Iterable[Failure] = (),
         *,
         reads_prompts: bool = False,
+        sharing: PromptSharing | None = None,
         share: RowShare = WHOLE,
     ):
         self._order = order
         is_validated = data.validation_sampler is not None and order.validation_batches
         kinds = (Kind.TRAIN, Kind.VALIDATION) if is_validated else (Kind.TRAIN,)
-        batches = {kind: find_batches(data, kind, config, reads_prompts, share) for kind in kinds}
+        batches = {kind: find_batches(data, kind, config, reads_prompts, sharing, share) for kind in kinds}
+        self._batches = batches
         ahead = choose_read_ahead(
             config,
             [each.sampler.plan for each in batches.values()],
             accumulation=data.sampler.accumulation,
             clips_per_row=2 if reads_prompts else 1,
+            least_samples=sharing.samples if sharing else 0,
         )
         total = ahead._replace(depth=ahead.depth + (VALIDATION_DEPTH if is_validated else 0))
         self._engine = open_engine(config, [each.corpus for each in batches.values()], total, batches=ahead)
@@ -437,6 +483,11 @@ class HostSource:
             self._readers[other.kind].read_ahead(other.position)
         return place, host
 
+    def skip(self, kind: Kind, is_known: Callable[[int], bool]) -> None:
+        """Reads no clips of which `is_known` says that their samples are not needed, from then on and for ever."""
+        if kind in self._batches:
+            self._batches[kind].is_known = is_known
+
     def replace_batch(self, number: int, detail: str) -> list[str]:
         place = self._order.find_place(number)
         return self._readers[place.kind].replace_batch(place.position, detail)
@@ -448,16 +499,24 @@ class HostSource:
 
 
 def find_batches(
-    data: RunData, kind: Kind, config: DataConfig, reads_prompts: bool = False, share: RowShare = WHOLE
+    data: RunData,
+    kind: Kind,
+    config: DataConfig,
+    reads_prompts: bool = False,
+    sharing: PromptSharing | None = None,
+    share: RowShare = WHOLE,
 ) -> CorpusBatches:
     """The batches of a kind in a run. Those of validation only where there are clips to validate with."""
     corpus, sampler = (data.train, data.sampler) if kind is Kind.TRAIN else (data.validation, data.validation_sampler)
     assert sampler is not None
+    # The few clips of a validation would hear themselves. Each has a prompt of its own, whatever training does.
+    sharing = sharing if kind is Kind.TRAIN else None
     return CorpusBatches(
         corpus,
         sampler,
         for_validation=kind is Kind.VALIDATION,
         static_shapes=config.pad_to_fixed_length,
-        prompts_from_speaker=reads_prompts,
+        prompts_from_speaker=reads_prompts and sharing is None,
+        sharing=sharing,
         share=share,
     )

@@ -339,6 +339,7 @@ def choose_read_ahead(
     *,
     accumulation: int,
     clips_per_row: int = 1,
+    least_samples: int = 0,
     free_bytes: int | None = None,
 ) -> ReadAhead:
     """How many micro-batches are read ahead: `--buffer-size`, less where memory is short, never less than one update's.
@@ -346,9 +347,11 @@ def choose_read_ahead(
     Args:
         plans: of all corpora the engine will serve.
         clips_per_row: 2 where another clip is read for each prompt.
+        least_samples: of a row.
         free_bytes: memory that can be had; asked of the machine unless given.
     """
-    slot_samples = clips_per_row * max(bucket.rows * bucket.samples for plan in plans for bucket in plan.buckets)
+    buckets = [bucket for plan in plans for bucket in plan.buckets]
+    slot_samples = clips_per_row * max(bucket.rows * max(bucket.samples, least_samples) for bucket in buckets)
     free_bytes = read_free_memory_bytes() if free_bytes is None else free_bytes
     fitting = int(free_bytes * MEMORY_SHARE) // (slot_samples * 4)
     # One more than an update's, so that its successor is begun while it is taken.

@@ -188,6 +188,11 @@ class RunData:
     fingerprint: Fingerprint
 
     @cached_property
+    def speakers(self) -> int:
+        """Of the clips that are trained on."""
+        return len(np.unique(self.train.speaker.codes))
+
+    @cached_property
     def validation_batches(self) -> int:
         return self.validation_sampler.plan.batches_per_epoch if self.validation_sampler else 0
 
@@ -225,7 +230,12 @@ def collect_run_data(
         )
     parts = [(part.samples, part.tokens) for part in (train, validation) if len(part)]
     plans = plan_shared_buckets(parts, batch_size=batch_size, layers=config.model.gpt_layers)
-    sampler = IndexSampler(plans[0], seed=seed, accumulation=config.training.gradient_accumulation_steps)
+    sampler = IndexSampler(
+        plans[0],
+        seed=seed,
+        accumulation=config.training.gradient_accumulation_steps,
+        short_first=config.data.short_first,
+    )
     return RunData(
         train=train,
         validation=validation,

@@ -6,7 +6,7 @@ one shape. Ranks share every micro-batch by rows. An epoch sees every clip exact
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Collection, Container, Iterable
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -27,7 +27,7 @@ EMPTY_ROW = -1
 """Stands in a batch for a row without a clip: zeros that count nothing in the loss."""
 
 # What a hash is for: streams of different purpose must not repeat each other.
-_CLIP_ORDER, _BATCH_ORDER, _SUBSTITUTE = 1, 2, 3
+_CLIP_ORDER, _BATCH_ORDER, _SUBSTITUTE, _SHARED_PROMPT = 1, 2, 3, 4
 
 _KEPT_EPOCHS = 2
 """Reading ahead crosses from one epoch to the next and back."""
@@ -46,6 +46,8 @@ class MicroBatch:
     """Clip numbers by row; `EMPTY_ROW` where there is none."""
     prompts: Clips | None = None
     """The clips whose parts are these clips' voice prompts; None where each hears a part of itself."""
+    voices: NDArray[np.int32] | None = None
+    """Which of `prompts` each row hears, where rows share them; None where each has its own."""
 
     def slice_rows(self, part: int, parts: int) -> MicroBatch:
         """One of `parts` equal slices: for a rank, or for smaller micro-batches. Short slices get empty rows."""
@@ -73,7 +75,13 @@ class GlobalBatch:
     @property
     def prompts(self) -> Clips | None:
         """The clips that `clips` hear as their voice prompts; None where each hears a part of itself, or nothing."""
-        rows = [micro_batch.prompts for micro_batch in self.micro_batches if micro_batch.prompts is not None]
+        rows = [
+            np.where(
+                each.clips == EMPTY_ROW, EMPTY_ROW, each.prompts if each.voices is None else each.prompts[each.voices]
+            )
+            for each in self.micro_batches
+            if each.prompts is not None
+        ]
         heard = np.concatenate([*rows, np.zeros(0, np.int32)])
         return heard[heard != EMPTY_ROW] if rows else None
 
@@ -110,6 +118,8 @@ class IndexSampler:
     _: KW_ONLY
     seed: int
     accumulation: int = 1
+    short_first: int = 0
+    """Epochs, from the first on, in which batches of short clips come before those of long ones."""
 
     def __post_init__(self) -> None:
         plan = self.plan
@@ -156,7 +166,8 @@ class IndexSampler:
         # Bucket in the upper 8 bits, hash below: one sort does both.
         keys = (self.plan.bucket_of_clip.astype(np.uint64) << np.uint64(56)) | (clip_hash >> np.uint64(8))
         batch_hash = hash_words(self.seed, _BATCH_ORDER, epoch, np.arange(len(self._batch_ends)))
-        return np.argsort(keys, kind="stable").astype(np.int32), np.argsort(batch_hash, kind="stable")
+        length = self._bucket_of_batch if epoch < self.short_first else np.zeros_like(self._bucket_of_batch)
+        return np.argsort(keys, kind="stable").astype(np.int32), np.lexsort((batch_hash, length))
 
 
 class Position(NamedTuple):
@@ -284,6 +295,59 @@ class SpeakerPrompts:
             steps = draw_integers(self._seed, epoch, clips, Purpose.PROMPT_CLIP, 1, others[:, None])[:, 0]
         chosen: Clips = self._by_speaker[self._first[clips] + (self._rank[clips] + steps) % self._size[clips]]
         return chosen
+
+
+KEPT_PROMPTS = 16
+"""Clips of a speaker that the others hear, where prompts are shared: few, so that what is made of them can be kept."""
+
+
+class PromptSharing(NamedTuple):
+    """How the rows of a speaker in a batch share a voice prompt, the beginning of a clip."""
+
+    voices: int
+    """The most speakers that there are."""
+    samples: int
+    """Of a prompt."""
+    kept: Container[int] = ()
+    """Clips that need not be read for it."""
+
+
+class SharedPrompts:
+    """For each speaker in a batch one of its longest clips, drawn anew for every batch.
+
+    Args:
+        seed: of the run.
+        voices: prompts of a batch, if it has as many rows.
+    """
+
+    def __init__(self, corpus: Corpus, *, seed: int, voices: int):
+        self._seed, self._voices = seed, voices
+        self._speakers = corpus.speaker.codes
+        self._by_speaker = np.lexsort((-corpus.samples.astype(np.int64), self._speakers)).astype(np.int32)
+        self._firsts = np.cumsum([0, *np.bincount(self._speakers)])
+
+    def choose(
+        self, step: int, number: int, clips: Clips, taken: Collection[int], failed: Collection[int]
+    ) -> tuple[Clips, NDArray[np.int32]]:
+        """The clips that are heard, and which of them each row hears.
+
+        Args:
+            number: of the micro-batch in its step.
+            taken: clips that had better not hear themselves.
+            failed: clips that cannot be read.
+        """
+        is_clip = clips != EMPTY_ROW
+        heard = np.full(min(len(clips), self._voices), EMPTY_ROW, np.int32)
+        voices = np.zeros(len(clips), np.int32)
+        speakers, voices[is_clip] = np.unique(self._speakers[clips[is_clip]], return_inverse=True)
+        for place, speaker in enumerate(speakers.tolist()):
+            first, end = self._firsts[speaker : speaker + 2].tolist()
+            kept = self._by_speaker[first : min(end, first + KEPT_PROMPTS)]
+            draws = hash_words(self._seed, _SHARED_PROMPT, step, number, speaker, np.arange(len(kept)))
+            readable = [clip for clip in kept[np.argsort(draws, kind="stable")].tolist() if clip not in failed]
+            others = (clip for clip in readable if clip not in taken)
+            heard[place] = next(others, readable[0] if readable else EMPTY_ROW)
+        return heard, voices
 
 
 class Kind(StrEnum):

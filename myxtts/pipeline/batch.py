@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -179,7 +179,8 @@ def specify_batch(settings: PreparationSettings, bucket: Bucket) -> TensorSpecs:
     number_B, real_B = ((rows,), "int32"), ((rows,), "float32")
     is_codec = settings.target is Target.CODEC
     frames = samples // HOP_SAMPLES if is_codec else CONDITIONING_MEL.count_frames(settings.prompt_samples)
-    specs: dict[str, tuple[tuple[int, ...], str]] = {"mel_BFM": ((rows, frames, CONDITIONING_MEL.bands), "float32")}
+    mels = min(rows, settings.voices or rows)
+    specs: dict[str, tuple[tuple[int, ...], str]] = {"mel_BFM": ((mels, frames, CONDITIONING_MEL.bands), "float32")}
     if is_codec:
         specs["frame_lengths_B"] = number_B
     else:
@@ -190,6 +191,8 @@ def specify_batch(settings: PreparationSettings, bucket: Bucket) -> TensorSpecs:
             "code_lengths_B": number_B,
             "spans_B2": ((rows, 2), "int32"),
         }
+    if settings.voices:
+        specs["voices_B"] = number_B
     specs |= {"weights_B": real_B, "totals_2": ((2,), "float32")}
     if settings.target is Target.DECODER:
         speech = ((rows, SEGMENT_SAMPLES), "float32")
@@ -205,4 +208,6 @@ def measure_batch_bytes(settings: PreparationSettings, bucket: Bucket) -> int:
 
 def measure_slot_bytes(settings: PreparationSettings, buckets: Sequence[Bucket]) -> int:
     """Bytes of a slot that holds a batch of any of these shapes, and what its producer has to say."""
+    # Those of validation share no prompts.
+    settings = replace(settings, voices=0)
     return max(measure_batch_bytes(settings, bucket) for bucket in buckets) + MOST_NOTE_BYTES

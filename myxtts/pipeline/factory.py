@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from myxtts.pipeline.batch import MOST_NOTE_BYTES, Batch, BatchFacts, BatchInfo,
 from myxtts.pipeline.codes import choose_code_width, identify_clips, load_codec, make_code_key, open_cache
 from myxtts.pipeline.prepare import Preparer, count_totals, measure_spans
 from myxtts.pipeline.producer import ProducerTask, Report
-from myxtts.pipeline.recipe import RECIPE_NAME, BatchRecipe, read_recipe
+from myxtts.pipeline.recipe import RECIPE_NAME, BatchRecipe, Target, read_recipe
 from myxtts.pipeline.ring import Arrays
 from myxtts.processes import read_private_bytes
 from myxtts.utils.commons import get_device_context, setup_logging
@@ -73,12 +74,14 @@ class BatchFactory:
             self.preparer = Preparer(recipe.preparation, seed=data.sampler.seed, dvae=codec and codec.dvae)
         norms = np.array(recipe.preparation.mel_norms, np.float32)
         self._key = codec and make_code_key(codec.weights, norms, self._device, read_execution())
+        sharing = recipe.preparation.sharing
         self._host = HostSource(
             data,
             recipe.make_order(data),
             recipe.config.data,
             recipe.failures,
             reads_prompts=recipe.reads_prompts,
+            sharing=sharing and sharing._replace(kept=self.preparer.kept_prompts),
             share=recipe.share,
         )
 
@@ -90,6 +93,9 @@ class BatchFactory:
             if self._cache is not None:
                 self._clip_ids = identify_clips(self._data)
                 self.preparer.use_cache(self._cache)
+                if self._recipe.preparation.target is Target.GPT:
+                    for kind, ids in self._clip_ids.items():
+                        self._host.skip(kind, partial(self._cache.has, ids))
             if self._recipe.config.data.pad_to_fixed_length:
                 shapes = [(bucket.rows, bucket.samples) for bucket in self._recipe.list_buckets(self._data)]
                 lengths = np.unique(np.concatenate([corpus.samples for corpus in self._corpora.values()]))

@@ -43,6 +43,8 @@ Lengths = NDArray[np.int32]
 Prepared = dict[str, Any]
 """By name: tensors on the device, and NumPy arrays of what was never there."""
 
+MOST_KEPT_BYTES = 1 << 28
+"""Of the mels of shared prompts. Others are made every time."""
 STOP_TEXT_TOKENS = 1
 """Stop tokens a text is trained on after its last token."""
 
@@ -176,6 +178,8 @@ class Preparer:
         self._compute_prompt_mel = ShapedFunction(self._trace_prompt_mel)
         self._augment = ShapedFunction(self._trace_augment)
         self._cut_speech = ShapedFunction(self._trace_speech)
+        self.kept_prompts: dict[int, NDArray[np.float32]] = {}
+        """Mels of shared prompts by the number of their clip, in training."""
 
     def prepare(
         self, host: HostBatch, kind: Kind, totals_2: NDArray[np.float32], clip_ids: ClipIds | None = None
@@ -187,7 +191,9 @@ class Preparer:
             clip_ids: of its clips by row, needed with a cache.
         """
         rows = self._measure(host, kind)
-        arrays: Prepared = {"mel_BFM": self._join_groups(rows, self._compute_mel)}
+        is_shared = host.voices_B is not None
+        mels = self._find_prompts(host) if is_shared else self._join_groups(rows, self._compute_mel)
+        arrays: Prepared = {"mel_BFM": mels}
         if self._codes is None:
             arrays["frame_lengths_B"] = rows.spans.frames_B
         else:
@@ -198,6 +204,8 @@ class Preparer:
                 "code_lengths_B": rows.spans.codes_B,
                 "spans_B2": rows.spans.spans_B2,
             }
+        if is_shared:
+            arrays["voices_B"] = host.voices_B
         arrays |= {"weights_B": host.weights_B, "totals_2": totals_2}
         return arrays | self._prepare_speech(rows)
 
@@ -216,6 +224,8 @@ class Preparer:
             code_widths: of the clips there are, from `choose_code_width`.
         """
         encoded: set[tuple[int, int]] = set()
+        if self.settings.voices:
+            self._hear_beginning(np.zeros(self.settings.prompt_samples, np.float32))
         for rows, samples in shapes:
             for kind in (Kind.TRAIN, Kind.VALIDATION) if self.settings.augment else (Kind.VALIDATION,):
                 batch = self._measure(_make_silence(rows, samples), kind)
@@ -288,6 +298,26 @@ class Preparer:
             "segment_starts_B": segments.starts_B,
             "segment_frames_B": segments.frames_B,
         }
+
+    def _find_prompts(self, host: HostBatch) -> NDArray[np.float32]:
+        """The mels of a batch's shared prompts, kept or made. They never change: nothing is drawn for them."""
+        assert host.prompts_P is not None
+        assert host.prompt_BS is not None
+        mels: list[NDArray[np.float32]] = []
+        for clip, wav_S in zip(host.prompts_P.tolist(), host.prompt_BS, strict=True):
+            mel = self.kept_prompts.get(clip)
+            if mel is None:
+                mel = self._hear_beginning(wav_S)
+                if len(self.kept_prompts) < MOST_KEPT_BYTES // mel.nbytes:
+                    self.kept_prompts[clip] = mel
+            mels.append(mel)
+        return np.concatenate(mels)
+
+    def _hear_beginning(self, wav_S: NDArray[np.float32]) -> NDArray[np.float32]:
+        most = self.settings.prompt_samples
+        mel_1FM = self._compute_prompt_mel(tf.constant(wav_S[None]), tf.constant([0]), tf.constant([most]))
+        heard: NDArray[np.float32] = mel_1FM.numpy()
+        return heard
 
     def _compute_mel(self, rows: _Rows, group: RowGroup) -> Any:
         if self._codes is None:

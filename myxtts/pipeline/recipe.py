@@ -20,7 +20,7 @@ from myxtts.config import DataConfig, XTTSConfig
 from myxtts.data.buckets import Bucket
 from myxtts.data.code_cache import ClipIds
 from myxtts.data.run_data import RunData, save_run_data
-from myxtts.data.sampler import WHOLE, Failure, Kind, RowShare, RunOrder
+from myxtts.data.sampler import WHOLE, Failure, Kind, PromptSharing, RowShare, RunOrder
 from myxtts.devices.plan import DevicePlan
 from myxtts.files import open_scratch_folder, read_bytes, read_json
 from myxtts.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
@@ -57,6 +57,13 @@ class PreparationSettings:
     """Of training batches; None changes nothing."""
     rows_at_a_time: int | None = None
     """Clips prepared together; None for all of a batch. Fewer need less memory."""
+    voices: int = 0
+    """The most voice prompts of a training batch, whose rows share them; 0: each row has its own."""
+
+    @property
+    def sharing(self) -> PromptSharing | None:
+        """How rows share prompts, if they do."""
+        return PromptSharing(self.voices, self.prompt_samples) if self.voices else None
 
     @property
     def changes_waves(self) -> bool:
@@ -72,8 +79,10 @@ class PreparationSettings:
         return -(-stretched // SAMPLES_PER_CODE) * SAMPLES_PER_CODE
 
 
-def choose_preparation(config: XTTSConfig, target: Target, mel_norms: Sequence[float]) -> PreparationSettings:
-    """The settings that a configuration stands for."""
+def choose_preparation(
+    config: XTTSConfig, target: Target, mel_norms: Sequence[float], *, speakers: int = 1
+) -> PreparationSettings:
+    """The settings that a configuration stands for; `speakers` are those of the clips that are trained on."""
     return PreparationSettings(
         target=target,
         mel_norms=tuple(map(float, mel_norms)),
@@ -81,12 +90,13 @@ def choose_preparation(config: XTTSConfig, target: Target, mel_norms: Sequence[f
         blank_prompt=config.training.blank_prompt,
         # A decoder must sound like the recording, not like what was done to it.
         augment=None if target is Target.DECODER else choose_augmentation(config.data),
+        voices=speakers if target is not Target.CODEC and config.data.prompt_from == "shared" else 0,
     )
 
 
 def reads_prompts(data: DataConfig, target: Target) -> bool:
-    """Whether for each clip a second one is read, which its voice prompt is cut from. A codec hears no prompts."""
-    return target is not Target.CODEC and data.prompt_from == "speaker"
+    """Whether clips hear a part of other ones, which are read too, as their voice prompts. A codec hears no prompts."""
+    return target is not Target.CODEC and data.prompt_from != "clip"
 
 
 def choose_augmentation(data: DataConfig) -> AugmentSettings | None:

@@ -30,7 +30,7 @@ from myxtts.models.gpt import GPT
 from myxtts.models.sizes import SAMPLES_PER_FRAME, SPEECH_RATE_HZ, count_frames
 from myxtts.monitoring.tensorboard import TensorBoardWriter
 from myxtts.reports.pages import SAMPLES_FOLDER, name_sample
-from myxtts.training.objectives import DecoderObjective, GPTObjective, Tensors
+from myxtts.training.objectives import DecoderObjective, GPTObjective, Tensors, make_prompts
 from myxtts.training.step import take_rows
 from myxtts.units import FRAMES_PER_CODE, SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 from myxtts.utils.commons import get_device_context
@@ -128,11 +128,11 @@ def predict_codes(objective: GPTObjective) -> ChooseCodes:
 def speak_codes(gpt: GPT, usual_penalty: float) -> ChooseCodes:
     """The codes a GPT says on its own, as it will when it is used: all it gets are the row's text and voice prompt."""
     generator = CodeGenerator(gpt, usual_penalty=usual_penalty)
-    make_prompt = tf.function(lambda mel_BFM: tf.cast(gpt.make_prompt(mel_BFM)[0], tf.float32), autograph=False)
+    make_prompt = tf.function(lambda row: tf.cast(make_prompts(gpt, row)[0], tf.float32), autograph=False)
 
     def choose(row: Tensors) -> NDArray[np.int32]:
         ids = row["text_BT"][0].numpy()[: int(row["text_lengths_B"][0])].tolist()
-        voice = Voice(make_prompt(row["mel_BFM"]).numpy(), np.zeros(0, np.float32))
+        voice = Voice(make_prompt(row).numpy(), np.zeros(0, np.float32))
         most = min(LONGEST_CODES, LONGEST_RATIO * int(row["code_lengths_B"][0]))
         return generator.generate([Row(tuple(ids), voice, SPOKEN_KEY)], SpeechSettings(max_codes=most))[0].codes_M
 

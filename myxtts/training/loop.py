@@ -21,7 +21,7 @@ from myxtts.monitoring.clock import Cause
 from myxtts.monitoring.memory import Phase
 from myxtts.pipeline.batch import Batch
 from myxtts.pipeline.batches import Batches
-from myxtts.pipeline.recipe import Target, reads_prompts
+from myxtts.pipeline.recipe import Target, choose_preparation, reads_prompts
 from myxtts.training.model import check_batch, check_placement
 from myxtts.training.peers import Peers
 from myxtts.training.run_log import RunLog
@@ -361,8 +361,10 @@ class TrainingLoop:
 def explain_not_finite(step: int, loss: float, saver: CheckpointSaver, folder: Path) -> MachineError:
     """Writes down which clips an update was made of, for looking at them, and gives the error that says so."""
     data, settings = saver.data, saver.config.data
-    prompted = reads_prompts(settings, Target(saver.run.stage))
-    batch = find_batches(data, Kind.TRAIN, settings, prompted).plan_step(step, saver.journal)
+    target = Target(saver.run.stage)
+    sharing = choose_preparation(saver.config, target, (), speakers=data.speakers).sharing
+    batches = find_batches(data, Kind.TRAIN, settings, reads_prompts(settings, target), sharing)
+    batch = batches.plan_step(step, saver.journal)
     clips = [data.train.audio[int(clip)] for clip in batch.clips]
     prompts = None if batch.prompts is None else [data.train.audio[int(clip)] for clip in batch.prompts]
     path = folder / f"not-finite-step-{step:08d}.json"

@@ -277,13 +277,15 @@ def _estimate_gpt(config: XTTSConfig, shape: RunShape, bucket: Bucket, half: boo
     # Attention keeps a weight for each pair of positions, and a mask where it drops some.
     layer = positions * size.width * LAYER_BYTES[half] + size.heads * positions**2 * (number_bytes + MASK_BYTES)
     block = frames * size.width * BLOCK_BYTES[half] + size.heads * frames**2 * number_bytes
+    prompts = min(bucket.rows, shape.preparation.voices or bucket.rows)
+    layers, blocks = bucket.rows * size.layers, prompts * size.encoder_blocks
     if config.model.enable_gradient_checkpointing:
-        inputs = (size.layers * positions + size.encoder_blocks * frames) * size.width * number_bytes
-        kept = inputs + RECOMPUTED * max(layer, block)
+        inputs = (layers * positions + blocks * frames) * size.width * number_bytes
+        kept = inputs + RECOMPUTED * max(bucket.rows * layer, prompts * block)
     else:
-        kept = size.layers * layer + size.encoder_blocks * block
+        kept = layers * layer + blocks * block
     logits = bucket.tokens * size.text_tokens + bucket.samples // SAMPLES_PER_CODE * size.audio_tokens
-    return bucket.rows * (kept + KEPT_PER_LOGIT * logits * FLOAT_BYTES)
+    return kept + bucket.rows * KEPT_PER_LOGIT * logits * FLOAT_BYTES
 
 
 def _count_positions(bucket: Bucket) -> int:

@@ -21,7 +21,7 @@ from myxtts.models.discriminators import (
 )
 from myxtts.models.dvae import DVAE, CodeUsage
 from myxtts.models.gpt import GPT, Adapters, Framed, GPTBatch, measure_losses
-from myxtts.models.layers import mask_lengths, measure
+from myxtts.models.layers import look_up, mask_lengths, measure
 from myxtts.models.losses import AUDIO_WEIGHT, TEXT_WEIGHT
 from myxtts.models.sizes import SAMPLES_PER_FRAME, SEGMENT_FRAMES, SEGMENT_SAMPLES
 from myxtts.models.waveform import WaveformDecoder, stretch_latents
@@ -104,6 +104,16 @@ class Objective:
         raise NotImplementedError
 
 
+def make_prompts(gpt: GPT, batch: Tensors) -> tf.Tensor:
+    """The prompt of each row (B, P, C): its own, or the one that its voice shares."""
+    prompt_VPC = gpt.make_prompt(batch["mel_BFM"])
+    if "voices_B" not in batch:
+        return prompt_VPC
+    voices, *shape = prompt_VPC.shape
+    prompt_BP = look_up(tf.reshape(prompt_VPC, [voices, -1]), batch["voices_B"])
+    return tf.reshape(prompt_BP, [-1, *shape])
+
+
 class GPTObjective(Objective):
     """Text and prompt predict the codes, and the text itself a little."""
 
@@ -143,7 +153,7 @@ class GPTObjective(Objective):
                 weights_B=batch["weights_B"],
             )
         )
-        return text, audio, gpt.compute_logits(gpt.make_prompt(batch["mel_BFM"]), text, audio, key)
+        return text, audio, gpt.compute_logits(make_prompts(gpt, batch), text, audio, key)
 
     def name_results(self, sums: Mapping[str, float], phase: str) -> dict[str, float]:
         text = _divide(sums["text_total"], sums["text_count"])
@@ -320,7 +330,7 @@ class DecoderObjective(Objective):
     def _find_frames(self, batch: Tensors) -> tf.Tensor:
         """The decoder's frames of whole clips, from what the GPT says when it is led by them."""
         batch = _widen(batch)
-        prompt_BPC = self._gpt.make_prompt(batch["mel_BFM"])
+        prompt_BPC = make_prompts(self._gpt, batch)
         latents_BLC = self._gpt.compute_latents(
             prompt_BPC, batch["text_BT"], batch["codes_BM"], batch["text_lengths_B"]
         )

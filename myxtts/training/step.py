@@ -516,7 +516,7 @@ class UpdateMaker:
 
 
 def _name_shape(specs: TensorSpecs) -> str:
-    rows, frames, *_ = specs["mel_BFM"][0]
+    rows, frames = specs["weights_B"][0][0], specs["mel_BFM"][0][1]
     length = f"{specs['codes_BM'][0][1]} codes" if "codes_BM" in specs else f"{frames} frames"
     return f"{rows} clips of up to {length}"
 
@@ -549,5 +549,6 @@ def split_rows(batch: Tensors, parts: int) -> Iterator[Tensors]:
 
 
 def take_rows(batch: Tensors, first: int, size: int) -> Tensors:
-    """Some rows of a batch."""
-    return {name: tensor if name in WITHOUT_ROWS else tensor[first : first + size] for name, tensor in batch.items()}
+    """Some rows of a batch. Prompts that rows share stay whole."""
+    whole = WITHOUT_ROWS | ({"mel_BFM"} if "voices_B" in batch else set())
+    return {name: tensor if name in whole else tensor[first : first + size] for name, tensor in batch.items()}

@@ -66,6 +66,10 @@ from myxtts.utils.commons import get_device_context
 _log = logging.getLogger(__name__)
 
 DROP_REPORT_NAME = "drop_report.json"
+FROM_NOTHING = (
+    "Starting from nothing. Before it says sentences that it was not trained on, a model needs hours of speech and millions of "
+    "codes: the voice that comes with MyXTTS has learnt from 24 hours and 8 million. --init-from base starts from that voice."
+)
 
 
 @dataclass(frozen=True)
@@ -249,6 +253,8 @@ class XTTSTrainer:
         if self._peers.size > 1:
             self._peers.require_equal("codec", {"digest": codec.digest}, "Copy the chief's to every machine.")
         _log.info("%s.", describe_model(config, start, run.stage))
+        if start is None and not run.is_resumed:
+            _log.info("%s", FROM_NOTHING)
         result = self._train_stage(run, config, data, codec, start)
         return TrainingResult(result, run.resume_command, self._speak_at_end(run, data, result))
 
@@ -346,7 +352,7 @@ class XTTSTrainer:
             config: with the numbers that data and starting point have fixed.
             codec_folder: whose codes a GPT learns, or says; None to train the codec.
         """
-        preparation = choose_preparation(config, Target(run.stage), mel_norms.tolist())
+        preparation = choose_preparation(config, Target(run.stage), mel_norms.tolist(), speakers=data.speakers)
         recipe = BatchRecipe(
             config=config,
             plan=self.plan,

@@ -79,7 +79,7 @@ class ProfileSetup:
         return BatchRecipe(
             config=self.config,
             plan=self.plan,
-            preparation=choose_preparation(self.config, target, norms.tolist()),
+            preparation=choose_preparation(self.config, target, norms.tolist(), speakers=self.data.speakers),
             validation_interval=NEVER,
             first_step=0,
             end_step=NEVER,

@@ -38,6 +38,26 @@ def test_fine_tuning_follows_the_reference_recipe():
     assert config.training.learning_rate == 5e-6
 
 
+@pytest.mark.parametrize(
+    ("sections", "source"),
+    [
+        ({}, "shared"),
+        ({"training": {"init_from": "base"}}, "shared"),
+        ({"training": {"init_from": "model"}}, "clip"),
+        ({"training": {"stage": "decoder"}}, "speaker"),
+        ({"data": {"augment_frame_masks": 1}}, "speaker"),
+        ({"data": {"augment_gain_db": 3.0}, "training": {"init_from": "model"}}, "clip"),
+    ],
+)
+def test_prompts_are_shared_from_nothing_and_the_published_recipe_stays_as_it_is(sections, source):
+    assert XTTSConfig(**sections).data.prompt_from == source
+
+
+def test_what_changes_every_time_is_not_shared():
+    with pytest.raises(ConfigError, match=r"data\.prompt_from.*shared.*data\.augment_noise_db.*--prompt-from speaker"):
+        XTTSConfig(data={"prompt_from": "shared", "augment_noise_db": -60.0})
+
+
 @pytest.mark.parametrize(("batch", "depth"), [(8, 8), (16, 4), (32, 2), (64, 2), (1, 8)])
 def test_prefetch_auto_follows_the_batch_size(batch, depth):
     assert DataConfig(batch_size=batch).prefetch_depth == depth

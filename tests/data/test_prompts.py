@@ -2,14 +2,15 @@
 
 import copy
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from myxtts.audio.reading import read_clip
 from myxtts.data.corpus import NameColumn
-from myxtts.data.sampler import EMPTY_ROW, ReplacementJournal, SpeakerPrompts
-from tests.data.reading import freeze_all, make_sampler, open_reader, read_steps, scan_small
+from myxtts.data.sampler import EMPTY_ROW, PromptSharing, ReplacementJournal, SharedPrompts, SpeakerPrompts
+from tests.data.reading import freeze, freeze_all, make_sampler, open_reader, read_steps, scan_small
 from tests.data.shared import write_clips, write_metadata
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
@@ -77,4 +78,51 @@ def test_a_row_whose_prompt_cannot_be_read_is_replaced_and_again_in_a_resumed_ru
     hidden.rename(broken)
     journal = ReplacementJournal(failures)
     with open_reader(texted, sampler=sampler, prompts_from_speaker=True, journal=journal) as reader:
+        assert freeze_all(read_steps(reader, 0, 8)) == freeze_all(batches)
+
+
+def test_the_rows_of_a_speaker_share_a_clip_that_is_none_of_them_and_another_one_in_every_batch():
+    samples = np.array([5, 4, 9, 7, 2, 3, 6], np.int32)
+    corpus = SimpleNamespace(speaker=SPEAKERS, samples=samples)
+    prompts = SharedPrompts(corpus, seed=1, voices=3)
+    clips = np.array([0, EMPTY_ROW, 5, 4, 1], np.int32)
+    chosen = [prompts.choose(step, 0, clips, {0, 5, 4, 1}, ()) for step in range(40)]
+    for heard, voices in chosen:
+        assert (SPEAKERS.codes[heard[voices]] == SPEAKERS.codes[clips])[clips != EMPTY_ROW].all()
+        assert heard.tolist()[1:] == [3, 5], "who has no other clip hears this one"
+    assert {heard[0] for heard, _ in chosen} == {2, 6}
+    assert [
+        prompts.choose(7, 0, clips, {0}, {2, 6, 4})[0][0],
+        prompts.choose(7, 0, clips, {0}, {0, 2, 4, 6})[0][0],
+    ] == [0, -1]
+    assert [heard.tolist() for heard, _ in chosen] != [
+        prompts.choose(step, 1, clips, {0, 4}, ())[0].tolist() for step in range(40)
+    ]
+    alone = prompts.choose(7, 0, clips[2:3], {0, 5, 4, 1}, ())
+    assert [each.tolist() for each in alone] == [[5], [0]], "as many as there are rows at most"
+
+
+@pytest.mark.parametrize("kind", ["here", "2 workers", "tensorflow"])
+def test_a_shared_prompt_that_cannot_be_read_is_another_one_and_again_in_a_resumed_run(kind, tmp_path, caplog):
+    corpus = tmp_path / "corpus"
+    write_clips(corpus, "abcdefgh")
+    write_metadata(corpus, *(f"{name}|Word." for name in "abcdefgh"))
+    texted = scan_small(corpus, tmp_path / "index")
+    sampler, sharing = make_sampler(texted, batch_size=2), PromptSharing(1, 3000)
+    with open_reader(texted, kind, sampler=sampler, sharing=sharing) as reader:
+        whole = [copy.deepcopy(batch) for batch in read_steps(reader, 0, 8)]
+    (corpus / "wavs" / "b.wav").rename(tmp_path / "b.wav")
+    with open_reader(texted, kind, sampler=sampler, sharing=sharing) as reader:
+        batches = [copy.deepcopy(batch) for batch in read_steps(reader, 0, 8)]
+        failures = reader.journal.list_failures()
+    assert re.search(r"wavs/b\.wav \(step \d\) is replaced by another clip: missing", caplog.text)
+    for before, after in zip(whole, batches, strict=True):
+        assert 1 not in {*after.clips_B, *after.prompts_P}
+        assert after.prompt_BS.shape == (1, 3000)
+        heard = read_clip(texted.find_file(int(after.prompts_P[0])))[:3000]
+        np.testing.assert_array_equal(after.prompt_BS[0, : len(heard)], heard)
+        if 1 not in {*before.clips_B, *before.prompts_P}:
+            assert freeze(before)[:-1] == freeze(after)[:-1], "what does not need it is as it was"
+    (tmp_path / "b.wav").rename(corpus / "wavs" / "b.wav")
+    with open_reader(texted, sampler=sampler, sharing=sharing, journal=ReplacementJournal(failures)) as reader:
         assert freeze_all(read_steps(reader, 0, 8)) == freeze_all(batches)

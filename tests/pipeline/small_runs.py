@@ -76,10 +76,11 @@ def make_plan(mode=Mode.SINGLE):
 def make_run(folder, target=Target.GPT, plan=None, **sections):
     """The clips of a run and what its batches are made of."""
     config = make_config(folder, **sections)
-    return collect_run_data(config, folder=folder), BatchRecipe(
+    data = collect_run_data(config, folder=folder)
+    return data, BatchRecipe(
         config=config,
         plan=plan or make_plan(),
-        preparation=choose_preparation(config, target, MEL_NORMS),
+        preparation=choose_preparation(config, target, MEL_NORMS, speakers=data.speakers),
         validation_interval=4,
         first_step=0,
         end_step=8,

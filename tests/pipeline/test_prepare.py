@@ -1,5 +1,6 @@
 """What is prepared for a clip depends on that clip alone."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +24,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(folder):
-    return make_run(folder, data={"num_workers": 0, "batch_size": 5})
+    return make_run(folder, data={"num_workers": 0, "batch_size": 5, "prompt_from": "speaker"})
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +109,22 @@ def test_empty_rows_hold_nothing(run):
         assert not batch.tensors["codes_BM"][empty].any()
         assert not batch.tensors["code_lengths_B"][empty].any()
         assert (np.array(batch.info.clip_numbers)[empty] == EMPTY_ROW).all()
+
+
+def test_with_codes_and_prompts_kept_no_audio_is_read_and_nothing_changes(tmp_path):
+    folder = make_run_folder(tmp_path, clips=16)
+    data = {"num_workers": 0, "batch_size": 5, "cache": "memory"}
+    run = make_run(folder, data=data)
+    with open_factory(run) as factory:
+        factory.warm_up()
+        wanted = [factory.make(number) for number in range(4)]
+        shutil.rmtree(folder / "corpus" / "wavs")
+        made = [factory.make(number) for number in range(4)]
+    assert list(map(read_values, made)) == list(map(read_values, wanted))
+    rows, voices = len(made[0].info.clip_numbers), made[0].tensors["voices_B"]
+    assert made[0].tensors["mel_BFM"].shape[0] == run[0].speakers < rows
+    speakers = run[0].train.speaker.codes[list(made[0].info.clip_numbers)]
+    assert len({*zip(voices, speakers, strict=True)}) == len({*voices}) == len({*speakers}), "one for each speaker"
 
 
 def test_augmentation_changes_training_but_not_validation(folder, batches):

@@ -70,6 +70,7 @@ def test_what_saves_memory_makes_the_bill_smaller():
     assert read(bill(config.replace(data={"mixed_precision": "mixed_bfloat16"})), "activations") < 0.75 * whole
     assert read(bill(config.replace(data={"prompt_seconds": 1.0})), "activations") < whole
     assert read(bill(config, "codec"), "activations") < whole
+    assert whole < read(bill(config.replace(data={"prompt_from": "speaker"})), "activations")
 
 
 def test_a_frozen_base_has_neither_gradients_nor_optimizer_and_the_room_of_its_precision():
@@ -88,7 +89,7 @@ def test_a_frozen_base_has_neither_gradients_nor_optimizer_and_the_room_of_its_p
 
 
 def test_a_limit_that_is_too_small_is_refused_with_a_batch_that_fits():
-    config = XTTSConfig(model={"size": "tiny"}, data={"batch_size": 16})
+    config = XTTSConfig(model={"size": "tiny"}, data={"batch_size": 16, "prompt_from": "speaker"})
     shape = describe_shape(config)
     needed = bill(config).total_bytes / 2**20
     assert "DOES NOT" not in str(check_run(config, make_plan(int(needed) + 1), shape))
@@ -148,7 +149,7 @@ def test_a_device_that_does_both_jobs_is_billed_for_both():
 
 
 def test_a_data_device_too_small_for_a_batch_prepares_fewer_clips_at_a_time_and_at_least_one():
-    config = XTTSConfig(model={"size": "tiny"}, data={"batch_size": 16})
+    config = XTTSConfig(model={"size": "tiny"}, data={"batch_size": 16, "prompt_from": "speaker"})
     shape = describe_shape(config)
     whole = bill_run(config, make_plan(None), shape)[0].total_bytes // 2**20 + 1
     assert check_run(config, make_plan(None, data_mib=whole), shape).rows_at_a_time is None
@@ -205,7 +206,7 @@ COMPILED = [
 def test_the_bill_is_what_the_compiler_needs(size, precision, checkpointing, rows, tokens, codes, compiled_mb):
     """docs/benchmarks/2026-11-18-gpu-proof.md: temporary memory, arguments, results and the optimizer's state."""
     model = {"size": size, "enable_gradient_checkpointing": checkpointing}
-    data = {"mixed_precision": precision, "batch_size": rows, "prompt_seconds": 6.0}
+    data = {"mixed_precision": precision, "batch_size": rows, "prompt_seconds": 6.0, "prompt_from": "clip"}
     config = XTTSConfig(model=model, data=data)
     shape = replace(describe_shape(config), buckets=(Bucket(rows, codes * 1024, tokens),))
     items = {item.name: item.size_bytes for item in bill_model(config, shape, rows)}

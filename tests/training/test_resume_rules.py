@@ -42,7 +42,7 @@ def test_every_setting_has_one_rule():
 def test_a_run_from_before_prompts_came_from_the_speaker_goes_on_only_as_it_was():
     old, codec = make_sections(), make_sections(training={"stage": "codec"})
     del old["data"]["prompt_from"], codec["data"]["prompt_from"]
-    with pytest.raises(RunChangedError, match=r"data\.prompt_from was clip, now speaker[^$]*--prompt-from clip"):
+    with pytest.raises(RunChangedError, match=r"data\.prompt_from was clip, now shared[^$]*--prompt-from clip"):
         refuse(old, make_sections())
     refuse(old, make_sections(data={"prompt_from": "clip"}))
     refuse(codec, make_sections(training={"stage": "codec"}))

@@ -12,7 +12,7 @@ from myxtts.models.gpt import GPT
 from myxtts.models.xtts import initialise_weights
 from myxtts.training.objectives import GPTObjective
 from myxtts.training.optimizer import Pack, WeightAverage, measure_half_square
-from myxtts.training.step import MicroStep, StepSettings, TrainStep, UpdateMaker
+from myxtts.training.step import MicroStep, StepSettings, TrainStep, UpdateMaker, split_rows
 from myxtts.tuning.profiling import count_launches
 from tests.models.small import SIZE
 from tests.support.processes import run_code
@@ -79,6 +79,23 @@ def test_micro_batches_of_any_cut_give_the_update_of_the_big_batch_unless_their_
     assert_weights(whole, accumulate(make_step(clip_norm=0.5), batch), atol=2e-5)
     other = accumulate(make_step(clip_norm=0.5, loss_mean="batches"), batch)
     assert max(np.abs(value - other[name]).max() for name, value in read_weights(whole).items()) > 1e-3
+
+
+def test_rows_that_share_a_prompt_learn_as_if_each_had_it_whatever_they_are_cut_into():
+    step, voices_B = make_step(), np.array([1, 0, 1, 1, 0, 0], np.int32)
+    own = make_tensors()
+    mel_VFM = own["mel_BFM"].numpy()[:2]
+    own["mel_BFM"], shared = (
+        tf.constant(mel_VFM[voices_B]),
+        own | {"mel_BFM": tf.constant(mel_VFM), "voices_B": voices_B},
+    )
+    parts = [{name: tf.constant(value) for name, value in part.items()} for part in split_rows(shared, 2)]
+    assert [len(part["weights_B"]) for part in parts] == [3, 3]
+    told = [step.compute(batch, MicroStep(0, 0, 1)) for batch in (own, shared, *parts)]
+    np.testing.assert_allclose(told[0].sums, told[1].sums, rtol=1e-5)
+    for apart, together, *halves in zip(*(each.gradients for each in told), strict=True):
+        np.testing.assert_allclose(apart, together, atol=1e-5)
+        np.testing.assert_allclose(apart, halves[0] + halves[1], atol=1e-5)
 
 
 def test_rows_that_only_fill_a_batch_count_nothing():
