@@ -114,7 +114,9 @@ def print_memory(chosen: argparse.Namespace) -> None:
                 continue
             items = bill_model(case.config, describe_batches(case), case.sizes[0])
             bill = {item.name: item.size_bytes for item in items}
-            needed = found["temp"] + found["argument"] + found["output"] + bill["optimizer"]
+            # Where weights are read as narrowed, those of 32 bits are no arguments, and there all the same.
+            arguments = max(found["argument"], bill["weights"])
+            needed = found["temp"] + arguments + found["output"] + bill["optimizer"]
             billed = sum(bill.values()) - bill["slots"]
             print(f"| {name} | {billed / 1e6:,.0f} MB | {needed / 1e6:,.0f} MB | {billed / needed:.2f} |", flush=True)
     cards = (8, 12, 16, 24)

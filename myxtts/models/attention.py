@@ -238,9 +238,7 @@ def attend_cached(q_BH1D: tf.Tensor, k_BHTD: tf.Tensor, v_BHTD: tf.Tensor, bias_
     return tf.reshape(y_BH1D, [batch, heads * width])
 
 
-def run_part(
-    part: Part, x: tf.Tensor, *others: tf.Tensor, joins: bool = False, again: bool = False, **options: Any
-) -> tf.Tensor:
+def run_part(part: Part, x: tf.Tensor, *, joins: bool, again: bool, **options: Any) -> tf.Tensor:
     """`part(x, ...)`.
 
     Args:
@@ -251,6 +249,6 @@ def run_part(
 
     def run(x: tf.Tensor) -> tf.Tensor:
         with joining_sums(math.prod(measure(x)[:-1]), part) if joins else nullcontext():
-            return part(x, *others, **options)
+            return part(x, **options)
 
     return tf.recompute_grad(run)(x) if again else run(x)

@@ -5,7 +5,7 @@ D channels of a head, V vocabulary."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -101,19 +101,10 @@ class Decoding(NamedTuple):
 
 
 def generate(
-    gpt: GPT,
-    prompt_BPC: tf.Tensor,
-    text_BT: tf.Tensor,
-    *,
-    rule: Sampling | Greedy,
-    max_codes: int,
-    text_lengths_B: tf.Tensor | None = None,
-    seeds_B2: tf.Tensor | None = None,
+    gpt: GPT, prompt_BPC: tf.Tensor, text_BT: tf.Tensor, *, rule: Sampling | Greedy, max_codes: int, **rows: Any
 ) -> Decoding:
     """Codes until every row has stopped, or `max_codes`. The arguments are those of `start_decoding`."""
-    decoding = start_decoding(
-        gpt, prompt_BPC, text_BT, rule=rule, max_codes=max_codes, text_lengths_B=text_lengths_B, seeds_B2=seeds_B2
-    )
+    decoding = start_decoding(gpt, prompt_BPC, text_BT, rule=rule, max_codes=max_codes, **rows)
     return continue_decoding(gpt, decoding, rule=rule, codes=max_codes)
 
 

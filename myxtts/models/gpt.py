@@ -12,15 +12,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from myxtts.errors import UserError
-from myxtts.models.attention import (
-    DrawMasks,
-    attend,
-    find_scale,
-    make_causal_bias,
-    plan_masks,
-    run_part,
-    split_heads,
-)
+from myxtts.models.attention import DrawMasks, attend, find_scale, make_causal_bias, plan_masks, run_part, split_heads
 from myxtts.models.conditioning import ConditioningEncoder, PerceiverResampler
 from myxtts.models.layers import (
     Dense,

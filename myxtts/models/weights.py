@@ -159,10 +159,7 @@ def list_decoder_weights(size: DecoderSize) -> list[Weight]:
 
 def list_speaker_weights(size: SpeakerSize) -> list[Weight]:
     """Weights of the speaker encoder; keys as under `hifigan_decoder.speaker_encoder.`."""
-    weights = [
-        *_conv("conv1", "conv", 1, size.filters[0], 3, spatial=2),
-        *_batch_norm("bn1", "norm", size.filters[0]),
-    ]
+    weights = [*_conv("conv1", "conv", 1, size.filters[0], 3, spatial=2), *_batch_norm("bn1", "norm", size.filters[0])]
     inputs = size.filters[0]
     for stage, (channels, blocks) in enumerate(zip(size.filters, size.blocks, strict=True)):
         for block in range(blocks):

@@ -173,9 +173,9 @@ def bill_model(config: XTTSConfig, shape: RunShape, batch_size: int) -> tuple[Bi
     gradients = 2 if clips > batch_size else 1
     buckets = _scale_buckets(config, shape, batch_size)
     activations_bytes = max(_estimate_activations(config, shape, bucket) for bucket in buckets)
-    # Once more with 16 bits, for all of a step; with checkpointing a layer at a time.
-    is_whole = config.data.mixed_precision == "float32" or config.model.enable_gradient_checkpointing
-    narrowed_bytes = 0 if is_whole or config.training.lora_rank else count * FLOAT_BYTES // 2
+    # Once more with 16 bits, for all of a step: with checkpointing too, where a compiler keeps each for when it is read again.
+    is_whole = config.data.mixed_precision == "float32" or config.training.lora_rank
+    narrowed_bytes = 0 if is_whole else count * FLOAT_BYTES // 2
     return (
         BillItem("weights", count * FLOAT_BYTES + narrowed_bytes + _count_frozen_bytes(config, shape.stage)),
         BillItem("gradients", gradients * count * FLOAT_BYTES),

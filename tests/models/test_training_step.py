@@ -77,15 +77,15 @@ def test_what_is_computed_by_fewer_kernels_is_the_same(way, dtype):
         np.testing.assert_allclose(ours, expected, atol=tolerance * max(1, np.abs(expected).max()))
 
 
-def test_attention_is_cut_only_for_a_model_that_is_built_so():
-    counts = [count_products(scores) for scores in (0, 1)]
-    assert counts[1] > counts[0]
+def test_attention_is_cut_and_sums_are_joined_only_in_a_model_that_is_built_so():
+    def count(operation, **built):
+        gpt = build_small_gpt(**built)
+        step = tf.function(lambda batch: differentiate(gpt, batch), autograph=False)
+        return count_executed(step.get_concrete_function(make_batch()), operation)
 
-
-def count_products(scores):
-    gpt = build_small_gpt(scores=scores)
-    step = tf.function(lambda batch: differentiate(gpt, batch), autograph=False)
-    return count_executed(step.get_concrete_function(make_batch()), "BatchMatMulV2")
+    assert count("BatchMatMulV2", scores=1) > count("BatchMatMulV2")
+    # Of four products in each of the GPT's two blocks and of two in each of the encoder's.
+    assert count("BiasAddGrad", joins=True) == count("BiasAddGrad") - 12
 
 
 def test_sequences_of_16_bits_are_whole_tiles_and_their_filling_is_not_seen():
