@@ -96,7 +96,7 @@ def test_the_rows_of_a_speaker_share_a_clip_that_is_none_of_them_and_another_one
         prompts.choose(7, 0, clips, {0}, {0, 2, 4, 6})[0][0],
     ] == [0, -1]
     assert [heard.tolist() for heard, _ in chosen] != [
-        prompts.choose(step, 1, clips, {0, 4}, ())[0].tolist() for step in range(40)
+        prompts.choose(step, 1, clips, {0, 5, 4, 1}, ())[0].tolist() for step in range(40)
     ]
     alone = prompts.choose(7, 0, clips[2:3], {0, 5, 4, 1}, ())
     assert [each.tolist() for each in alone] == [[5], [0]], "as many as there are rows at most"
@@ -111,18 +111,21 @@ def test_a_shared_prompt_that_cannot_be_read_is_another_one_and_again_in_a_resum
     sampler, sharing = make_sampler(texted, batch_size=2), PromptSharing(1, 3000)
     with open_reader(texted, kind, sampler=sampler, sharing=sharing) as reader:
         whole = [copy.deepcopy(batch) for batch in read_steps(reader, 0, 8)]
-    (corpus / "wavs" / "b.wav").rename(tmp_path / "b.wav")
+    broken = int(whole[0].prompts_P[0])
+    file = corpus / "wavs" / f"{'abcdefgh'[broken]}.wav"
+    hidden = file.rename(tmp_path / file.name)
     with open_reader(texted, kind, sampler=sampler, sharing=sharing) as reader:
         batches = [copy.deepcopy(batch) for batch in read_steps(reader, 0, 8)]
         failures = reader.journal.list_failures()
-    assert re.search(r"wavs/b\.wav \(step \d\) is replaced by another clip: missing", caplog.text)
+    assert batches[0].clips_B.tolist() == whole[0].clips_B.tolist(), "who was to hear it hears another one"
+    assert re.search(rf"wavs/{file.name} \(step \d\) is replaced by another clip: missing", caplog.text)
     for before, after in zip(whole, batches, strict=True):
-        assert 1 not in {*after.clips_B, *after.prompts_P}
+        assert broken not in {*after.clips_B, *after.prompts_P}
         assert after.prompt_BS.shape == (1, 3000)
         heard = read_clip(texted.find_file(int(after.prompts_P[0])))[:3000]
         np.testing.assert_array_equal(after.prompt_BS[0, : len(heard)], heard)
-        if 1 not in {*before.clips_B, *before.prompts_P}:
+        if broken not in {*before.clips_B, *before.prompts_P}:
             assert freeze(before)[:-1] == freeze(after)[:-1], "what does not need it is as it was"
-    (tmp_path / "b.wav").rename(corpus / "wavs" / "b.wav")
+    hidden.rename(file)
     with open_reader(texted, sampler=sampler, sharing=sharing, journal=ReplacementJournal(failures)) as reader:
         assert freeze_all(read_steps(reader, 0, 8)) == freeze_all(batches)
