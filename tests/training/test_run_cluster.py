@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from myxtts.cluster.trainers import TRAINER
+from myxtts.errors import HeadLostError
 from tests.support.tiny_run import TinyRun, at_step, leaves_nothing, list_processes, run_tiny, start_tiny, wait_for
 from tests.training.test_run_cards import assert_same_files, assert_same_losses
 
@@ -90,6 +91,17 @@ def test_a_driver_that_is_asked_to_stop_has_all_save_and_stop_at_the_same_update
     assert "--trainers 2" in " ".join(run.resume_words)
     assert run.losses == TinyRun.at(run.folder / "worker-1").losses
     assert run.checkpoints[-1] == run.losses[-1][0]
+
+
+@pytest.mark.soak
+def test_without_the_head_of_ray_all_end_soon_and_the_driver_says_how_to_go_on(tmp_path, base_flags):
+    live = start_tiny(tmp_path / "run", *base_flags, *FLAGS, *TRAINERS, "--max-steps", "100000")
+    live.wait_for(at_step(live.folder, 2))
+    with leaves_nothing(live.folder):
+        next(each for each in list_processes(live.folder) if "gcs_server" in each.name()).kill()
+        run = live.finish(HeadLostError.exit_code)
+    assert "The head of the cluster at 127.0.0.1" in run.text
+    assert "--trainers 2" in " ".join(run.resume_words)
 
 
 @pytest.mark.soak
