@@ -153,6 +153,10 @@ class MissingLanguageTagError(VocabularyError):
     """A vocabulary without the tag of the language asked for."""
 
 
+class LexiconError(UserError):
+    """A file of words and how they are read that cannot be used."""
+
+
 class SpeechRequestError(UserError):
     """A text or a setting that nothing can be said with."""
 

@@ -15,7 +15,7 @@ _ADVICE = {
     DropReason.MISSING: "clips must be files beside the metadata file, or in wavs/ beside it",
     DropReason.UNREADABLE: "check their permissions, and the disk or the mount they are on",
     DropReason.UNSUPPORTED: "convert them: ffmpeg -i INPUT OUTPUT.flac",
-    DropReason.LANGUAGE: "it must be one that MyXTTS reads and the vocabulary has a tag for; myxtts.text.extend_vocabulary adds tags",
+    DropReason.LANGUAGE: "it must be one that MyXTTS reads and the vocabulary has a tag for; `myxtts vocabulary` adds tags",
     DropReason.UNKNOWN_CHARACTERS: "correct the text, or extend the vocabulary",
 }
 """What helps where the reason alone does not tell."""

@@ -13,10 +13,13 @@ PUNCTUATION = "،؛؟.!:«»()-…"
 ALPHABET = LETTERS + ZWNJ + PUNCTUATION
 """Every character a normalised Persian text is made of, besides the space and letters of other scripts."""
 
-VOWEL_SIGNS = "\u064b-\u0652\u0670"
-"""Short vowels, tanvin, tashdid and the small alef, as a range of a regular expression."""
+VOWEL_SIGNS = "\u064b\u064c\u064d\u064e\u064f\u0650\u0651\u0652\u0670"
+"""Short vowels, tanvin, tashdid and the small alef."""
 
 _HAMZA_ABOVE = "\u0654"
+SIGNS = VOWEL_SIGNS + _HAMZA_ABOVE
+"""What a vocabulary has whose model reads vowel signs in Persian. The published one has all of them, for Arabic, but the last:
+one that was grown from it for texts without signs is told by that."""
 
 _SAME_LETTER = str.maketrans(
     {
@@ -44,8 +47,9 @@ _HAMZA_ON_YE = re.compile(f"ی{_HAMZA_ABOVE}")
 _EZAFE_ON_HE = re.compile(f"ه[{VOWEL_SIGNS}]*{_HAMZA_ABOVE}|ۀ|ۂ")
 
 
-def unify_letters(text: str) -> str:
-    """The text with one spelling for each letter, without tatweel, vowel signs, signs of recitation and invisible characters."""
+def unify_letters(text: str, signs: bool = False) -> str:
+    """The text with one spelling for each letter, without tatweel, signs of recitation and invisible characters, and without
+    vowel signs unless these are to stay."""
     text = _COMPATIBILITY_FORMS.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
     text = "".join(filter(_is_spoken, text.translate(_SAME_LETTER)))
     # Composing may yield a letter of the table again: ا with a hamza of its own.
@@ -53,7 +57,8 @@ def unify_letters(text: str) -> str:
     # The hamza of خانهٔ is a spoken "ye"; as a letter it survives the removal of signs.
     text = _EZAFE_ON_HE.sub(f"ه{ZWNJ}ی", text)
     text = _HAMZA_ON_YE.sub("ئ", text).replace(_HAMZA_ABOVE, "")
-    return _VOWEL_SIGN.sub("", _QURANIC_SIGNS.sub("", text))
+    text = _QURANIC_SIGNS.sub("", text)
+    return text if signs else _VOWEL_SIGN.sub("", text)
 
 
 def _is_spoken(character: str) -> bool:
@@ -65,7 +70,7 @@ def _is_spoken(character: str) -> bool:
     )
 
 
-_LETTER = f"[{LETTERS}]"
+_LETTER = f"[{LETTERS}{VOWEL_SIGNS}]"
 
 _MARKS = str.maketrans(
     {
@@ -83,6 +88,7 @@ _QUOTED = re.compile('"([^"]*)"')
 # Only Latin words have an apostrophe.
 _STRAY_APOSTROPHE = re.compile("(?<![a-z])'|'(?![a-z])")
 
+_LOOSE_VOWEL_SIGN = re.compile(f"(?<!{_LETTER})[{VOWEL_SIGNS}]+")
 _LOOSE_HALF_SPACE = re.compile(f"(?<!{_LETTER}){ZWNJ}+|{ZWNJ}+(?!{_LETTER})")
 _HALF_SPACES = re.compile(f"{ZWNJ}{{2,}}")
 _SPACE_BEFORE_MARK = re.compile(r" +(?=[،؛؟.!:»)…])")
@@ -111,6 +117,7 @@ def unify_marks(text: str) -> str:
 
 def tidy_spaces(text: str) -> str:
     """The text with single spaces, half-spaces only inside words, and marks next to the word they belong to."""
+    text = _LOOSE_VOWEL_SIGN.sub("", text)
     text = _HALF_SPACES.sub(ZWNJ, _LOOSE_HALF_SPACE.sub(" ", text))
     text = _DASH.sub(" - ", text)
     text = " ".join(text.split())
@@ -174,14 +181,16 @@ def expand_abbreviations(text: str) -> str:
 _NUMBER_SIGNS = str.maketrans("٫٪−", ".%-")
 
 
-def normalise_persian(text: str) -> str:
+def normalise_persian(text: str, signs: bool = False) -> str:
     """Persian text with one spelling for each letter, numbers and signs in words, and Persian punctuation.
 
-    Words of other scripts stay, in lower case. What nobody can speak (pictures, control characters) goes, and so do the vowel
-    signs, which Persian text has only here and there.
+    Words of other scripts stay, in lower case. What nobody can speak (pictures, control characters) goes, and so do vowel signs
+    unless these are to stay.
     """
-    text = unify_letters(text.lower())
+    text = unify_letters(text.lower(), signs)
     text = " ".join(write_ascii_digits(text).translate(_NUMBER_SIGNS).split())
     text = tidy_spaces(unify_marks(expand_signs(expand_numbers(text))))
     # Only now do "ه.ش", "ه. ش" and "ه . ش" look alike, with no sign or number glued to them.
-    return unicodedata.normalize("NFC", join_half_spaces(tidy_spaces(expand_abbreviations(text))))
+    text = join_half_spaces(tidy_spaces(expand_abbreviations(text)))
+    # Signs that stood apart may have come together; those of numbers go with the others.
+    return unicodedata.normalize("NFC", text if signs else _VOWEL_SIGN.sub("", text))

@@ -14,7 +14,9 @@ from myxtts.text.numbers import FRACTION_SIGNS, read_fraction_sign
 ZWNJ = "\u200c"
 """The half-space: parts of one word that are not joined in writing."""
 
-ZERO = "صفر"
+ZERO = "صِفر"
+_SIGNED = {"صفر": ZERO, "نه": "نُه", "ده": "دَه"}
+"""Numbers that are written as other words are."""
 LONGEST_NAMED = 15
 """Beyond it numbers have no name that everybody knows."""
 _LONGEST_FRACTION = 3
@@ -25,8 +27,7 @@ def say_cardinal(digits: str) -> str:
     """The number that a string of digits 0 to 9 stands for; digit by digit where it has no name."""
     if len(digits.lstrip("0")) > LONGEST_NAMED:
         return spell_digits(digits)
-    spoken: str = num2words(int(digits), lang="fa")
-    return spoken
+    return " ".join(_SIGNED.get(word, word) for word in num2words(int(digits), lang="fa").split(" "))
 
 
 def spell_digits(digits: str) -> str:
@@ -230,12 +231,12 @@ _AFTER_YEAR = {"م": "میلادی", "ش": "شمسی", "ق": "قمری"}
 _ABBREVIATION_BEFORE = re.compile(rf"(?<![\w{ZWNJ}])({'|'.join(_BEFORE_NUMBER)}) ?[.:]? ?(?=\d)")
 _ABBREVIATION_AFTER = re.compile(rf"(?<!\d)(\d{{3,4}}) ?({'|'.join(_AFTER_YEAR)})\.(?![\w{ZWNJ}])")
 
-_UNITS = {
+UNITS = {
     "km/h": "کیلومتر بر ساعت", "km": "کیلومتر", "cm": f"سانتی{ZWNJ}متر", "mm": f"میلی{ZWNJ}متر", "kg": "کیلوگرم",
     "mg": f"میلی{ZWNJ}گرم", "ml": f"میلی{ZWNJ}لیتر", "gb": "گیگابایت", "mb": "مگابایت", "tb": "ترابایت", "ghz": "گیگاهرتز",
     "mhz": "مگاهرتز", "hz": "هرتز",
 }  # fmt: skip
-_UNIT = re.compile(rf"(?<=\d) ?({'|'.join(_UNITS)})(?![\w/])")
+_UNIT = re.compile(rf"(?<=\d) ?({'|'.join(UNITS)})(?![\w/])")
 _DEGREE_OF_SCALE = re.compile(r"° ?([cf])(?!\w)")
 _SCALES_OF_DEGREE = {"c": f"درجه سانتی{ZWNJ}گراد", "f": "درجه فارنهایت"}
 _NUMBER_SIGN = re.compile(r"# ?(?=\d)")
@@ -259,7 +260,7 @@ _RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
     (_TELEPHONE, _say_telephone),
     (_GROUPED, _join_thousands),
     (_DOT_GROUPED, _join_thousands),
-    (_UNIT, lambda match: f" {_UNITS[match[1]]} "),
+    (_UNIT, lambda match: f" {UNITS[match[1]]} "),
     (_DEGREE_OF_SCALE, lambda match: f" {_SCALES_OF_DEGREE[match[1]]} "),
     (_NUMBER_SIGN, "شماره "),
     (_MONEY, _say_money),

@@ -6,14 +6,21 @@ import functools
 import re
 from collections.abc import Iterable, Iterator
 
-from myxtts.errors import UserError
+from myxtts.errors import SpeechRequestError, UserError
 from myxtts.text.english import ENGLISH_ABBREVIATIONS
+from myxtts.text.lexicon import MOST_PAUSE_SECONDS
 from myxtts.text.normalise import ABBREVIATIONS, character_limit, resolve_language
 
 _CLOSING = r"[\"'’”»)\]」』）】]*"
 # These end a sentence wherever they stand; the marks of the Latin script only before a space. A run of marks is tried from its
 # first one alone: from each, a hundred thousand dots take minutes.
 _SENTENCE_END = re.compile(rf"[。｡！？؟؛।॥]+[.!?…]*{_CLOSING}\s*|(?<![.!?…])[.!?…]++{_CLOSING}(?:\s+|$)|\n\s*\n\s*")
+PARAGRAPH_END = re.compile(r"\n\s*\n\s*")
+_ENDED = re.compile(rf"[.!?…。｡！？؟؛।॥]{_CLOSING}$")
+_PAUSE = re.compile(r"\[\s*pause\b\s*([^\[\]]*)\]", re.IGNORECASE)
+_PAUSE_LENGTH = re.compile(r"(\d{1,5}(?:[.,٫]\d{1,3})?)\s*(m?)s?\s*", re.IGNORECASE)
+MOST_SILENCE_SECONDS = 600
+"""Of all pauses of a text together."""
 _CLAUSE_END = re.compile(rf"[、，；：]{_CLOSING}\s*|[,،;:؛]{_CLOSING}\s+|\s[-–—]\s+")
 _WORD_END = re.compile(r"\s+")
 
@@ -24,6 +31,36 @@ _SHORT_NAME_BEFORE_DOT = re.compile(r"\b[A-Z]\w{1,3}\.$")
 _LONGEST_LAST_WORDS = 64
 # Here a dot makes an ordinal of a number: "der 3. Mai".
 _LANGUAGES_WITH_ORDINAL_DOT = frozenset({"de", "cs", "hu", "tr", "pl"})
+
+
+def ends_sentence(piece: str) -> bool:
+    """Whether a piece ends where a sentence does, and not only where it had to be cut."""
+    return bool(_ENDED.search(piece))
+
+
+def split_pauses(text: str, usual_s: float = 0.0) -> list[tuple[str, float | None]]:
+    """The parts of a text between `[pause 0.5s]`, each with the seconds of the pause behind it; None behind the last.
+
+    Args:
+        usual_s: what a bare `[pause]` means.
+    """
+    parts = _PAUSE.split(text)
+    pauses = [_read_pause(length) if length else usual_s for length in parts[1::2]]
+    if sum(pauses) > MOST_SILENCE_SECONDS:
+        raise SpeechRequestError(
+            f"The pauses of a text may be {MOST_SILENCE_SECONDS} s at most together, but are {sum(pauses):g} s. Split the text."
+        )
+    return list(zip(parts[::2], [*pauses, None], strict=True))
+
+
+def _read_pause(length: str) -> float:
+    match = _PAUSE_LENGTH.fullmatch(length)
+    seconds = float(re.sub("[,٫]", ".", match[1])) / (1000 if match[2] else 1) if match else -1.0
+    if not 0 <= seconds <= MOST_PAUSE_SECONDS:
+        raise SpeechRequestError(
+            f"A pause must be from 0 to {MOST_PAUSE_SECONDS} seconds, as [pause 0.5s] or [pause 300ms] is, but is [pause {length[:40]}]."
+        )
+    return seconds
 
 
 def split_sentences(text: str, language: str, limit: int | None = None, *, join: bool = True) -> list[str]:

@@ -15,6 +15,8 @@ from tokenizers import Tokenizer as BpeTokenizer
 from myxtts.errors import MissingLanguageTagError, VocabularyError
 from myxtts.files import FileError, MissingFileError, read_json
 from myxtts.text.normalise import CHARACTER_LIMITS, clean_text, resolve_language
+from myxtts.text.persian import SIGNS
+from myxtts.text.persian_reading import clean_with_signs
 
 START, STOP, UNKNOWN, SPACE = "[START]", "[STOP]", "[UNK]", "[SPACE]"
 SPECIAL_TOKENS = (STOP, UNKNOWN, SPACE, START)
@@ -96,6 +98,8 @@ class Tokenizer:
                 if fancy not in self._characters and (not plain or plain in self._characters)
             }
         )
+        # A model that was trained without them keeps getting what it knows.
+        self._clean = clean_with_signs if self._characters.issuperset(SIGNS) else clean_text
         # A text that happens to contain "[en]" is not to switch the language.
         special = [token["content"] for token in document["added_tokens"] if token["content"].startswith("[")]
         self._special_in_text = re.compile("|".join(map(re.escape, special)))
@@ -106,7 +110,7 @@ class Tokenizer:
 
     def clean(self, text: str, language: str) -> str:
         """The text as the model reads it, with plain forms of marks that the vocabulary does not have."""
-        cleaned = self._special_in_text.sub(lambda match: f"({match[0][1:-1]})", clean_text(text, language))
+        cleaned = self._special_in_text.sub(lambda match: f"({match[0][1:-1]})", self._clean(text, language))
         return cleaned.translate(self._plain_forms)
 
     def encode_cleaned(self, cleaned: str, language: str) -> list[int]:
@@ -137,12 +141,12 @@ class Tokenizer:
             present = ", ".join(f"[{each}]" for each in self.languages) or "none"
             raise MissingLanguageTagError(
                 f"To encode {code!r}, a vocabulary must have the tag [{code}], but the tags in {self.path} are: {present}. "
-                "Add the language with myxtts.text.extend_vocabulary, which keeps every old id."
+                "Add the language with `myxtts vocabulary`, which keeps every old id."
             )
         return code
 
 
-_WAY_OUT = "Give the vocab.json of an XTTS model, or make one with myxtts.text.train_vocabulary."
+_WAY_OUT = "Give the vocab.json of an XTTS model, or make one with myxtts.text.vocabulary.train_vocabulary."
 
 
 def read_vocabulary(path: Path) -> dict[str, Any]:

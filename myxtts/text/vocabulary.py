@@ -20,8 +20,10 @@ from tokenizers.models import BPE
 
 from myxtts.errors import VocabularyError
 from myxtts.files import WriteError, open_file_atomically, parse_json
-from myxtts.text.normalise import clean_text, resolve_language
+from myxtts.text.normalise import resolve_language
 from myxtts.text.persian import ALPHABET as PERSIAN_ALPHABET
+from myxtts.text.persian import SIGNS as PERSIAN_SIGNS
+from myxtts.text.persian_reading import clean_with_signs
 from myxtts.text.tokenizer import SPACE, START, STOP, UNKNOWN, Tokenizer, read_vocabulary
 
 Pair = tuple[str, str]
@@ -98,7 +100,7 @@ def merge_symbols(symbols: Iterable[str], pair: Pair) -> list[str]:
 
 
 # Characters a language needs even if a small corpus happens not to show them all.
-_ALPHABETS = {"fa": PERSIAN_ALPHABET}
+_ALPHABETS = {"fa": PERSIAN_ALPHABET + PERSIAN_SIGNS}
 
 
 @dataclass(frozen=True)
@@ -211,7 +213,7 @@ def _count_words(texts: Iterable[str], language: str, splitter: BpeTokenizer) ->
     """How often each word, as the tokenizer cuts them, stands in the cleaned texts."""
     words: Counter[str] = Counter()
     for text in texts:
-        cleaned = clean_text(text, language)
+        cleaned = clean_with_signs(text, language)
         cut = splitter.pre_tokenizer
         words.update(word for word, _ in cut.pre_tokenize_str(cleaned)) if cut else words.update([cleaned])
     if not words:

@@ -208,7 +208,7 @@ def require_vocabulary(start: StartingPoint, vocabulary: Path, tokens: int, *, i
         raise StartingPointError(
             f"{vocabulary} must have all tokens of {own} under the same ids, but {len(moved)} of {len(known)} are "
             f"missing or have others, such as {moved[0]!r}. Leave out --vocabulary to take the model's own, or make a larger one "
-            "from it with myxtts.text.extend_vocabulary."
+            "from it with `myxtts vocabulary`."
         )
     if not is_trained and tokens != start.config.text_tokens:
         raise StartingPointError(

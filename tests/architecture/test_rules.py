@@ -72,8 +72,8 @@ def _list_names(module):
 def test_what_messages_tell_users_to_call_is_there():
     # A key of a request's own scope, by the custom of servers.
     named = set(find_named_places()) - {("myxtts.facts", Path("myxtts/serving/app.py"))}
-    assert ("myxtts.text.extend_vocabulary", Path("myxtts/text/tokenizer.py")) in named
-    assert not is_there("myxtts.text.grow_vocabulary")
+    assert ("myxtts.text.vocabulary.train_vocabulary", Path("myxtts/text/tokenizer.py")) in named
+    assert not is_there("myxtts.text.vocabulary.grow_vocabulary")
     assert [f"{path}: {name}" for name, path in sorted(named) if not is_there(name)] == []
 
 

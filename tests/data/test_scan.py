@@ -173,7 +173,7 @@ class TestTexts:
         write_metadata(tmp_path, "id|text|language", "a|Hello.|xx", "b|سلام|fa", "c|Hello.|en")
         result = scan_corpus(tmp_path, processes=0, vocabulary=vocabulary)
         assert [(drop.reason, drop.detail) for drop in result.drops.drops] == [("language", "xx"), ("language", "fa")]
-        assert "extend_vocabulary" in result.drops.format_table()
+        assert "`myxtts vocabulary`" in result.drops.format_table()
         assert result.corpus.language.names == ("en",)
         assert list_drops(scan_corpus(tmp_path, processes=0)) == {"a": "language"}, "nobody reads it"
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from myxtts.text import clean_text, expand_text
-from myxtts.text.normalise import DIGITS, GROUPS, PLACES, say_cardinal
+from myxtts.text.normalise import DIGITS, GROUPS, PLACES, clean_text, expand_text, say_cardinal
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from myxtts.text import clean_text
+from myxtts.text.normalise import clean_text
 
 
 @pytest.mark.parametrize(

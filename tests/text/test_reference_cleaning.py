@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from myxtts.text import CHARACTER_LIMITS, Tokenizer, UnsupportedLanguageError, clean_text, expand_text
+from myxtts.errors import UnsupportedLanguageError
+from myxtts.text.normalise import CHARACTER_LIMITS, clean_text, expand_text
+from myxtts.text.tokenizer import Tokenizer
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets" / "parity"
 REFERENCE = json.loads((ASSETS / "i_tokenizer.json").read_text(encoding="utf-8"))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from myxtts.text import CHARACTER_LIMITS, clean_text, expand_text
+from myxtts.text.normalise import CHARACTER_LIMITS, clean_text, expand_text
 from myxtts.text.sentences import split_sentences
 
 SPELLED = [language for language in CHARACTER_LIMITS if language != "ja"]

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from myxtts.text import MissingLanguagePackageError, clean_text
-from myxtts.text.normalise import _load_cutlet
+from myxtts.errors import MissingLanguagePackageError
+from myxtts.text.normalise import _load_cutlet, clean_text
 
 
 @pytest.fixture

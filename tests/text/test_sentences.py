@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from myxtts.errors import UserError
-from myxtts.text import CHARACTER_LIMITS, character_limit, split_sentences
+from myxtts.text.normalise import CHARACTER_LIMITS, character_limit
+from myxtts.text.sentences import split_sentences
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from myxtts.text import MissingLanguageTagError, Tokenizer, VocabularyError
+from myxtts.errors import MissingLanguageTagError, VocabularyError
+from myxtts.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,7 @@ def test_a_language_without_a_tag_names_the_tags_and_the_way_out(tokenizer):
         tokenizer.encode("سلام", "fa")
     assert "must have the tag [fa]" in str(caught.value)
     assert "[en], [de], [fr]" in str(caught.value)
-    assert "extend_vocabulary" in str(caught.value)
+    assert "`myxtts vocabulary`" in str(caught.value)
 
 
 def remove_start(document):

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from myxtts.text import Tokenizer, VocabularyError, extend_vocabulary, train_vocabulary
+from myxtts.errors import VocabularyError
 from myxtts.text.persian import ALPHABET
-from myxtts.text.vocabulary import merge_symbols
+from myxtts.text.tokenizer import Tokenizer
+from myxtts.text.vocabulary import extend_vocabulary, merge_symbols, train_vocabulary
 
 PERSIAN = [
     "سلام دنیا، حال شما چطور است؟",
