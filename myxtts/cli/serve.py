@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from myxtts.cli.parser import Parser
-from myxtts.cli.speaking import CONSENT, add_checkpoint_flag, add_vocoder_flag, open_speaking_device
+from myxtts.cli.speaking import CONSENT, add_checkpoint_flag, add_lexicon_flag, add_vocoder_flag, open_speaking_device
 from myxtts.errors import MachineError
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def add_flags(parser: Parser) -> None:
         parser.add_argument(
             f"--{name.replace('_', '-')}", metavar="N", type=int, default=default, help=f"{help} (default: {default})"
         )
+    add_lexicon_flag(parser)
     add_vocoder_flag(parser)
 
 
@@ -77,12 +78,13 @@ def run(arguments: argparse.Namespace) -> int:
     from myxtts.inference.speech import find_speaking_model
     from myxtts.serving.server import bind_socket, name_address, run_server
     from myxtts.serving.voices import check_voice_files
+    from myxtts.text.lexicon import read_lexicon
     from myxtts.utils.commons import setup_logging
 
     setup_logging()
     settings = read_settings(arguments)
     # What is wrong with paths and the address is said before a model is loaded.
-    model = find_speaking_model(arguments.checkpoint)
+    model, lexicon = find_speaking_model(arguments.checkpoint), read_lexicon(arguments.lexicon)
     if settings.voices is not None:
         check_voice_files(settings.voices)
     with contextlib.closing(bind_socket(settings)) as listener:
@@ -101,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
             with open_speaking_device(rehearsal=arguments.rehearsal):
                 from myxtts.inference.synthesizer import load_synthesizer
 
-                yield load_synthesizer(model, vocoder=arguments.vocoder)
+                yield load_synthesizer(model, vocoder=arguments.vocoder, lexicon=lexicon)
 
         run_server(listener, settings, open_synthesizer, tell_ready)
     print("Stopped.")

@@ -33,6 +33,8 @@ SAMPLING_FLAGS = {
     "speed": (float, "above 1 speaks faster (default: 1)"),
     "seed": (int, "equal seeds say the same in the same way (default: 0)"),
     "max_codes": (int, "longest piece, in codes of 46 ms (default: what the model can)"),
+    "sentence_pause": (float, "seconds between sentences (default: the lexicon's, else 0.2)"),
+    "paragraph_pause": (float, "seconds between paragraphs (default: the lexicon's, else 0.6)"),
 }
 
 
@@ -65,6 +67,13 @@ def add_vocoder_flag(parser: Parser) -> None:
         help="what makes the sound: Griffin-Lim, which is rough, or the waveform decoder, as good as it was trained; auto is "
         "the decoder where there is one (default: auto)",
     )
+
+
+def add_lexicon_flag(parser: Parser) -> None:
+    """How words of one's own are read."""
+    given = os.environ.get("MYXTTS_LEXICON") or None
+    help = "words and how they are read, and pauses, by language (default: the file that MYXTTS_LEXICON names)"
+    parser.add_argument("--lexicon", metavar="FILE", type=Path, default=given, help=help)
 
 
 def read_speech_settings(arguments: argparse.Namespace) -> SpeechSettings:

@@ -16,6 +16,7 @@ from myxtts.cli.parser import Parser
 from myxtts.cli.speaking import (
     CONSENT,
     add_checkpoint_flag,
+    add_lexicon_flag,
     add_speaking_flags,
     open_speaking_device,
     read_speech_settings,
@@ -40,11 +41,12 @@ def add_flags(parser: Parser) -> None:
     parser.description = f"Speak a text with a trained or imported model, in the voice of a recording. {CONSENT}"
     add_checkpoint_flag(parser)
     text = parser.add_mutually_exclusive_group(required=True)
-    text.add_argument("--text", metavar="TEXT", help="what to say; long texts are split at sentences")
+    text.add_argument("--text", metavar="TEXT", help="what to say; [pause 0.5s] is silence")
     text.add_argument("--text-file", metavar="FILE", help="read the text from a file, or with - from standard input")
     parser.add_argument(
         "--language", metavar="CODE", default="en", help="of the text, for example en or fa (default: en)"
     )
+    add_lexicon_flag(parser)
     voice = parser.add_mutually_exclusive_group()
     voice.add_argument(
         "--reference",
@@ -79,8 +81,9 @@ def run(arguments: argparse.Namespace) -> int:
     # What is wrong with the request is said before a model is loaded.
     from myxtts.inference.speech import check_text, find_speaking_model
     from myxtts.inference.voices import load_voice, read_references, save_voice
+    from myxtts.text.lexicon import read_lexicon
 
-    settings = read_speech_settings(arguments)
+    settings, lexicon = read_speech_settings(arguments), read_lexicon(arguments.lexicon)
     out = arguments.out
     if not arguments.stream and out.suffix.lower() not in OUT_SUFFIXES:
         raise CommandLineError(f"--out must end in {' or '.join(OUT_SUFFIXES)}, but is {out}.")
@@ -104,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     with open_speaking_device(rehearsal=arguments.rehearsal):
         from myxtts.inference.synthesizer import load_synthesizer
 
-        synthesizer = load_synthesizer(model, vocoder=arguments.vocoder)
+        synthesizer = load_synthesizer(model, vocoder=arguments.vocoder, lexicon=lexicon)
         _tell(synthesizer.vocoder.how)
         _tell(synthesizer.speaker_note)
         tell_code_limit(settings, synthesizer.most_codes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +13,9 @@ from myxtts.checkpoints.model_directory import VOCABULARY_NAME, ModelDirectory, 
 from myxtts.checkpoints.store import find_model_directory
 from myxtts.errors import SpeechRequestError, SpeechSettingError, UnableToSpeakError
 from myxtts.models.weights import GPT_PREFIX
+from myxtts.text.lexicon import MOST_PAUSE_SECONDS, Lexicon
 from myxtts.text.normalise import character_limit, resolve_language
-from myxtts.text.sentences import split_sentences
+from myxtts.text.sentences import PARAGRAPH_END, ends_sentence, split_pauses, split_sentences
 from myxtts.text.tokenizer import Tokenizer
 
 
@@ -90,6 +91,10 @@ class SpeechSettings:
     """Equal seeds say the same in the same way."""
     max_codes: int | None = None
     """Longest piece in codes of 46 ms; without it, what the model can say at most."""
+    sentence_pause: float | None = None
+    """Seconds between sentences, each of which is then said on its own; None is what the lexicon has, else 0.2 between pieces."""
+    paragraph_pause: float | None = None
+    """Seconds between paragraphs; None is what the lexicon has, else 0.6."""
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -100,6 +105,8 @@ class SpeechSettings:
             ("speed", 0.25, 4.0),
             ("seed", 0, WHOLE_LIMIT - 1),
             ("max_codes", 1, math.inf),
+            ("sentence_pause", 0.0, MOST_PAUSE_SECONDS),
+            ("paragraph_pause", 0.0, MOST_PAUSE_SECONDS),
         ):
             value, usual = getattr(self, name), getattr(type(self), name)
             if value is None or least <= value <= most:
@@ -107,6 +114,10 @@ class SpeechSettings:
             bounds = f"at least {least}" if most == math.inf else f"from {_show(least)} to {_show(most)}"
             hint = "Leave it out to get what suits the model" if usual is None else f"The usual value is {_show(usual)}"
             raise SpeechSettingError(name, f"must be {bounds}, but is {str(value)[:_SHOWN]}. {hint}.")
+
+
+USUAL = SpeechSettings()
+NO_LEXICON = Lexicon()
 
 
 def _show(number: float) -> str:
@@ -136,6 +147,8 @@ def require_able_to_speak(directory: ModelDirectory) -> None:
 EDGE_SECONDS = 0.005
 PAUSE_SECONDS = 0.2
 """Silence between two pieces of a text."""
+PAUSES = {"sentence_pause": PAUSE_SECONDS, "paragraph_pause": 0.6}
+"""Settings -> seconds of silence where neither they nor the lexicon say."""
 
 
 class EdgeSoftener:
@@ -172,6 +185,9 @@ class Piece:
 
     text: str
     ids: tuple[int, ...]
+    before_s: float = 0.0
+    after_s: float = 0.0
+    """Silence around it; that between two pieces stands before the second."""
 
 
 @dataclass(frozen=True)
@@ -194,13 +210,35 @@ class PieceLimits:
         return max(FEWEST_CHARACTERS, int(character_limit(language) * share))
 
 
-def split_text(text: str, language: str, tokenizer: Tokenizer, limits: PieceLimits) -> list[Piece]:
-    """The pieces of a text, cut at sentences where possible.
+def split_text(
+    text: str,
+    language: str,
+    tokenizer: Tokenizer,
+    limits: PieceLimits,
+    settings: SpeechSettings = USUAL,
+    lexicon: Lexicon = NO_LEXICON,
+) -> list[Piece]:
+    """The pieces of a text, cut at pauses, at paragraphs, and at sentences where possible, with the silence around them.
 
     Raises `SpeechRequestError` for a text without anything to say or with too much.
     """
     check_text(text, language)
-    return _split_to_fit(text, language, tokenizer, limits, limits.count_characters(language))
+    given = {name: seconds for name in PAUSES if (seconds := getattr(settings, name)) is not None}
+    given = lexicon.pauses.get(resolve_language(language), {}) | given
+    sentence_s, paragraph_s = (PAUSES | given).values()
+    # Sentences that share a piece have the pause that the model makes.
+    limits = replace(limits, joins_sentences=limits.joins_sentences and "sentence_pause" not in given)
+    pieces, characters = list[Piece](), limits.count_characters(language)
+    usual_s, asked_s = 0.0, None
+    for part, pause_s in split_pauses(text, paragraph_s):
+        for paragraph in PARAGRAPH_END.split(part.strip()):
+            for piece in _split_to_fit(paragraph, language, tokenizer, limits, characters, lexicon):
+                pieces.append(replace(piece, before_s=usual_s if asked_s is None else asked_s))
+                usual_s, asked_s = sentence_s if ends_sentence(piece.text) else min(PAUSE_SECONDS, sentence_s), None
+            usual_s = paragraph_s if pieces else 0.0
+        asked_s = asked_s if pause_s is None else (asked_s or 0.0) + pause_s
+    pieces[-1] = replace(pieces[-1], after_s=asked_s or 0.0)
+    return pieces
 
 
 def check_text(text: str, language: str) -> None:
@@ -214,22 +252,24 @@ def check_text(text: str, language: str) -> None:
         raise SpeechRequestError(
             "The text must be Unicode, but holds half of a character. It was cut or decoded wrongly: give it as UTF-8."
         )
-    if not any(character.isalnum() for character in text):
+    if not any(character.isalnum() for part, _ in split_pauses(text) for character in part):
         raise SpeechRequestError("The text must have something to say, but has no letter or digit. Give a text.")
 
 
-def _split_to_fit(text: str, language: str, tokenizer: Tokenizer, limits: PieceLimits, characters: int) -> list[Piece]:
+def _split_to_fit(
+    text: str, language: str, tokenizer: Tokenizer, limits: PieceLimits, characters: int, lexicon: Lexicon
+) -> list[Piece]:
     pieces: list[Piece] = []
     for part in split_sentences(text, language, characters, join=limits.joins_sentences):
         if not any(character.isalnum() for character in part):
             continue
-        ids = tuple(tokenizer.encode(part, language))
+        ids = tuple(tokenizer.encode(lexicon.apply(part, language), language))
         if len(ids) <= limits.tokens:
             pieces.append(Piece(part, ids))
         elif characters > 1:
             # Numbers grow when they are written out, and some scripts take several tokens for a character.
             shorter = min(characters, len(part)) // 2
-            pieces += _split_to_fit(part, language, tokenizer, limits, max(1, shorter))
+            pieces += _split_to_fit(part, language, tokenizer, limits, max(1, shorter), lexicon)
         else:
             raise SpeechRequestError(
                 f"A piece of text may have {limits.tokens} tokens at most in this model, but {part!r} alone has {len(ids)}. "

@@ -27,8 +27,9 @@ from myxtts.errors import UnableToSpeakError, VoiceError
 from myxtts.inference.cloning import CHUNK_SECONDS, VoiceCloner, describe_speaker
 from myxtts.inference.generation import CodeGenerator, GeneratedRow, Row, choose_penalty
 from myxtts.inference.speech import (
-    PAUSE_SECONDS,
+    NO_LEXICON,
     PUBLISHED_CLIP_SECONDS,
+    USUAL,
     EdgeSoftener,
     Piece,
     PieceLimits,
@@ -48,13 +49,12 @@ from myxtts.models.speaker import SpeakerEncoder
 from myxtts.models.waveform import WaveformDecoder
 from myxtts.models.weights import DECODER_PREFIX, SPEAKER_PREFIX, load_checkpoint_arrays
 from myxtts.models.xtts import XTTS
+from myxtts.text.lexicon import Lexicon
 from myxtts.text.tokenizer import Tokenizer
 from myxtts.units import SAMPLES_PER_CODE
 
 STREAM_CODES = 20
 """Codes between two chunks of a stream, 0.93 s."""
-
-USUAL = SpeechSettings()
 
 
 class Synthesizer:
@@ -80,8 +80,9 @@ class Synthesizer:
         clip_seconds: float = PUBLISHED_CLIP_SECONDS,
         chunk_seconds: float = CHUNK_SECONDS,
         vocoder: VocoderChoice = "auto",
+        lexicon: Lexicon = NO_LEXICON,
     ):
-        self.xtts, self.tokenizer = xtts, tokenizer
+        self.xtts, self.tokenizer, self._lexicon = xtts, tokenizer, lexicon
         self._speakers = speakers or {}
         size = xtts.gpt.size
         # Only what descends from the published model has a speaker encoder.
@@ -163,7 +164,7 @@ class Synthesizer:
     ) -> Iterator[SpeechChunk]:
         """The text as speech, a chunk for each piece and pause: made in batches, and memory does not grow with the text."""
         # Checked at the call, not when the first chunk is asked for.
-        pieces = self._split(text, voice, language)
+        pieces = self._split(text, voice, language, settings)
         return self._render_all(pieces, self._say_in_batches(pieces, voice, settings), voice, settings)
 
     def stream(
@@ -179,14 +180,14 @@ class Synthesizer:
 
         Fewer codes (of 46 ms) between two chunks give sooner sound and more work.
         """
-        pieces = self._split(text, voice, language)
+        pieces = self._split(text, voice, language, settings)
         rows = (Row(piece.ids, voice, (settings.seed, index)) for index, piece in enumerate(pieces))
         said = (self._generator.stream(row, settings, chunk_codes) for row in rows)
         return self._render_all(pieces, said, voice, settings)
 
-    def _split(self, text: str, voice: Voice, language: str) -> list[Piece]:
+    def _split(self, text: str, voice: Voice, language: str, settings: SpeechSettings) -> list[Piece]:
         self.check_voice(voice)
-        return split_text(text, language, self.tokenizer, self._limits)
+        return split_text(text, language, self.tokenizer, self._limits, settings, self._lexicon)
 
     def _say_in_batches(
         self, pieces: Sequence[Piece], voice: Voice, settings: SpeechSettings
@@ -203,10 +204,9 @@ class Synthesizer:
         voice: Voice,
         settings: SpeechSettings,
     ) -> Iterator[SpeechChunk]:
-        """The sound of all pieces, each after a pause; the last chunk of a piece, and only that, carries its report."""
-        for index, (piece, states) in enumerate(zip(pieces, said, strict=True)):
-            if index:
-                yield SpeechChunk(np.zeros(round(PAUSE_SECONDS * self.rate_hz), np.float32))
+        """The sound of all pieces, with the silence around them; the last chunk of a piece, and only that, carries its report."""
+        for piece, states in zip(pieces, said, strict=True):
+            yield from self._be_silent(piece.before_s)
             rendering, softener, count = self.vocoder.start(voice, settings.speed), EdgeSoftener(self.rate_hz), 0
             for state in states:
                 samples = rendering.render(state.codes_M, state.latents_MC, is_last=state.is_last)
@@ -222,6 +222,12 @@ class Synthesizer:
                     yield SpeechChunk(samples, report)
                 elif len(samples):
                     yield SpeechChunk(samples)
+            yield from self._be_silent(piece.after_s)
+
+    def _be_silent(self, seconds: float) -> Iterator[SpeechChunk]:
+        samples = round(seconds * self.rate_hz)
+        for first in range(0, samples, self.rate_hz):
+            yield SpeechChunk(np.zeros(min(self.rate_hz, samples - first), np.float32))
 
 
 class SpeechCopier:
@@ -289,7 +295,11 @@ class TeacherForcing:
 
 
 def load_synthesizer(
-    path: str | os.PathLike[str], *, verify_checksums: bool = True, vocoder: VocoderChoice = "auto"
+    path: str | os.PathLike[str],
+    *,
+    verify_checksums: bool = True,
+    vocoder: VocoderChoice = "auto",
+    lexicon: Lexicon = NO_LEXICON,
 ) -> Synthesizer:
     """The model in a directory, ready to speak; of a run's folder its best checkpoint.
 
@@ -311,6 +321,7 @@ def load_synthesizer(
         clip_seconds=data.max_clip_seconds,
         chunk_seconds=min(CHUNK_SECONDS, data.prompt_seconds),
         vocoder=vocoder,
+        lexicon=lexicon,
     )
 
 

@@ -36,6 +36,7 @@ def folder(tmp_path_factory):
     """A model from scratch and a recording."""
     folder = tmp_path_factory.mktemp("synthesize")
     write_small_model(folder / "model")
+    (folder / "words.tsv").write_text("[en]\nno tab")
     soundfile.write(folder / "voice.wav", np.random.default_rng(1).normal(0, 0.1, 2 * 22050), 22050)
     soundfile.write(folder / "short.wav", np.random.default_rng(1).normal(0, 0.1, 2205), 22050)
     (folder / "noise.wav").write_bytes(b"not a sound")
@@ -120,6 +121,9 @@ def test_a_named_voice_says_the_text_of_a_file(folder):
         ),
         ({"--text": "a" * 100_001}, "100000 characters at most, but has 100001"),
         ({"--language": "xx"}, "must be one of"),
+        ({"--lexicon": "{folder}/words.tsv"}, "words.tsv:2: A line must be a word, a tab and how it is read"),
+        ({"--text": "Hello [pause 11s]"}, "A pause must be from 0 to 10 seconds"),
+        ({"--paragraph-pause": "-1"}, "--paragraph-pause must be from 0 to 10, but is -1.0"),
         ({"--reference": "{folder}/noise.wav"}, "Give another recording."),
         ({"--reference": "{folder}/short.wav"}, "at least 0.33 s, but lasts 0.10 s"),
         ({"--reference": None, "--voice": "{folder}/noise.wav"}, "A voice file is what --save-voice writes"),

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from myxtts.errors import MissingLanguageTagError, SpeechRequestError
-from myxtts.inference.speech import PieceLimits, choose_bucket, choose_rows, split_text
+from myxtts.inference.speech import PieceLimits, SpeechSettings, choose_bucket, choose_rows, split_text
+from myxtts.text.lexicon import read_lexicon
 from myxtts.text.tokenizer import Tokenizer
 from myxtts.text.vocabulary import train_vocabulary
 from tests.inference.builders import VOCABULARY
@@ -60,7 +61,29 @@ def test_pieces_with_too_many_tokens_are_split_again(tokenizer):
     assert "".join(piece.text for piece in pieces).replace(" ", "") == text.replace(" ", "")
 
 
+def test_pauses_stand_where_they_were_asked_for_and_between_sentences_and_paragraphs(tokenizer, tmp_path):
+    path = tmp_path / "words.tsv"
+    path.write_text("[en]\nNguyen\twin\n@sentence_pause\t0.5\n@paragraph_pause\t2\n")
+    text = "[pause 1s] One. Two, \n\n three [pause 0s][pause 250ms] four. [pause]"
+
+    def list_pauses(settings=None, lexicon=None):
+        pieces = split_text(text, "en", tokenizer, LIMITS, settings or SpeechSettings(), read_lexicon(lexicon))
+        return [(piece.text, piece.before_s, piece.after_s) for piece in pieces]
+
+    assert list_pauses() == [("One. Two,", 1.0, 0.0), ("three", 0.6, 0.0), ("four.", 0.25, 0.6)]
+    by_table = [("One.", 1.0, 0.0), ("Two,", 0.5, 0.0), ("three", 2.0, 0.0), ("four.", 0.25, 2.0)]
+    assert list_pauses(lexicon=path) == by_table
+    by_request = SpeechSettings(sentence_pause=0.1, paragraph_pause=0.0)
+    assert [pause for _, pause, _ in list_pauses(by_request, path)] == [1.0, 0.1, 0.0, 0.25]
+    cut = split_text("a, " * 200, "en", tokenizer, LIMITS, SpeechSettings(sentence_pause=3.0))
+    assert {piece.before_s for piece in cut[1:]} == {0.2}, "where a sentence had to be cut"
+    (piece,) = split_text("Mr Nguyen", "en", tokenizer, LIMITS, lexicon=read_lexicon(path))
+    assert (piece.text, tokenizer.decode(piece.ids)) == ("Mr Nguyen", "[en]mr win")
+
+
 def test_what_cannot_be_split_is_refused(tokenizer):
+    with pytest.raises(SpeechRequestError, match="something to say"):
+        split_text("[pause 1s]", "en", tokenizer, LIMITS)
     with pytest.raises(SpeechRequestError, match="2 tokens at most in this model, but '5' alone has"):
         split_text("5", "en", tokenizer, PieceLimits(tokens=2, codes=602))
 

@@ -84,6 +84,16 @@ def test_pieces_are_parted_by_a_pause(synthesizer, voice):
     assert abs(speech.samples[first_end - 1]) == 0
 
 
+def test_a_pause_is_as_long_as_it_was_asked_for_also_in_a_stream(synthesizer, voice):
+    settings, second = SpeechSettings(greedy=True), synthesizer.rate_hz
+    alone = synthesizer.speak("Hello.", voice, "en", settings).samples
+    text = "[pause 0.5s] Hello. [pause 1s] Hello. [pause 250ms]"
+    parts = (np.zeros(second // 2), alone, np.zeros(second), alone, np.zeros(second // 4))
+    for say in (synthesizer.speak_in_turn, synthesizer.stream):
+        chunks = [chunk.samples for chunk in say(text, voice, "en", settings)]
+        np.testing.assert_allclose(np.concatenate(chunks), np.concatenate(parts), atol=1e-4)
+
+
 def test_pieces_said_in_one_batch_sound_as_each_alone(synthesizer, voice):
     settings = SpeechSettings(greedy=True)
     together = synthesizer.speak(LONG, voice, "en", settings)

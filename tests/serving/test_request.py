@@ -24,7 +24,7 @@ def test_the_least_and_the_most_that_can_be_said():
     assert read(LEAST, languages=("de", "fa")).language == "de", "a model without English speaks its own"
     settings = {
         "speed": 2, "temperature": 0.5, "top_k": 7, "top_p": 0.5, "repetition_penalty": 2.0, "greedy": True, "seed": 3,
-        "max_codes": 9,
+        "max_codes": 9, "sentence_pause": 0.5, "paragraph_pause": 0,
     }  # fmt: skip
     fields = {"model": "tts-1", "input": "سلام.", "voice": {"id": "Ana"}, "language": "fa-IR", "stream_format": "audio"}
     order = read({**fields, "response_format": "flac", "stream": False, **settings})
@@ -43,6 +43,8 @@ def test_only_what_can_be_streamed_is():
         ({"voice": None}, "voice", "must have voice"),
         ({"input": ""}, "input", "something to say"),
         ({"input": " … "}, "input", "something to say"),
+        ({"input": "Wait [pause 60s] here."}, "input", "A pause must be from 0 to 10 seconds"),
+        ({"sentence_pause": 60}, "sentence_pause", "from 0 to 10"),
         ({"input": "\ud800 abc"}, "input", "half of a character"),
         pytest.param({"seed": 10**400}, "seed", "seed must be from 0 to", id="seed-of-400-digits"),
         ({"input": "a" * 101}, "input", "100 characters at most, but has 101"),

@@ -50,6 +50,16 @@ def test_a_stream_comes_in_chunks_and_joined_is_the_whole(running):
     assert np.max(np.abs(streamed.astype(int) - whole)) <= 4
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_pause_in_a_request_is_heard(running, stream):
+    fields = {"voice": "Claribel", "response_format": "pcm", "stream": stream, "max_codes": 4}
+    lengths = [
+        len(running.client.ask("POST", "/v1/audio/speech", {**fields, "input": f"Hello. [pause {pause}] Hello."}).body)
+        for pause in ("0s", "1s")
+    ]
+    assert lengths[1] - lengths[0] == 2 * 24_000
+
+
 def test_two_clients_at_once_get_what_each_gets_alone(running):
     def speak(seed):
         return running.client.speak("Hello there.", "narrator", seed=seed).body
@@ -120,6 +130,7 @@ def test_a_server_told_to_stop_in_mid_sentence_leaves_nothing_behind(serving_fol
         (["--port", "99999"], "--port must be from 0"),
         (["--voices", "{folder}/model/nowhere"], "must be a folder that can be read"),
         (["--tokn", "x"], "Did you mean --token?"),
+        (["--lexicon", "{folder}/words.tsv"], "there is no such file"),
         (["--checkpoint", "nowhere"], "nowhere: does not exist"),
     ],
 )
