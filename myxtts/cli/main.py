@@ -26,6 +26,7 @@ COMMANDS: Mapping[str, str] = {
     "evaluate": "measure how well a model speaks, against the recordings, with a page to listen to",
     "data": "look at a corpus: durations, speakers, what is set aside and why",
     "data-prepare": "make the codes of a corpus before a run, so that the run finds them",
+    "vocabulary": "grow a model's vocabulary by a language, with advice on how many tokens",
     "profile": "measure where the time of a training step goes, and name the stage that limits it",
     "diagnose": "find out why the GPU is not busy: software, settings, corpus, speed",
     "configure": "measure this machine with your run, and write settings that suit it",

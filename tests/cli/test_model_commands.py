@@ -1,4 +1,4 @@
-"""`myxtts import` and `myxtts export` from the command line."""
+"""`myxtts import`, `myxtts export` and `myxtts vocabulary` from the command line."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,9 @@ import pytest
 from myxtts.checkpoints.model_directory import read_model_directory
 from myxtts.checkpoints.store import CheckpointStore, TrainingState
 from myxtts.cli.main import main
+from myxtts.text.tokenizer import Tokenizer
 from tests.checkpoints.hostile_models import VOCABULARY
+from tests.support.shared_files import ASSETS
 
 
 def test_import_says_what_it_read_and_names_the_licence_then_export_gives_it_back(coqui, tmp_path, capsys, refuse):
@@ -63,3 +65,21 @@ def test_the_folder_of_a_run_is_exported_by_its_checkpoint(coqui, tmp_path):
     store.save(model=content, tensors={}, state=TrainingState(step=3, metrics={}))
     assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out" / "model.safetensors").is_file()
+
+
+def test_a_vocabulary_is_grown_by_command_with_advice_on_how_far(tmp_path, capsys, refuse):
+    texts, out, base = tmp_path / "texts.txt", tmp_path / "vocab.json", str(ASSETS / "tiny_vocab.json")
+    texts.write_text("سلام دنیا، سلام دوستان.\n\n" * 30, encoding="utf-8")
+    (tmp_path / "metadata.csv").write_text("id|text|language\n" + "a|سلام|fa\nb|hello|en\n" * 3, encoding="utf-8")
+    grow = ["vocabulary", base, "--language", "fa-IR", "--out", str(out)]
+    assert main([*grow, "--text-file", str(texts), "--merges", "8"]) == 0
+    said, tokenizer = capsys.readouterr().out, Tokenizer(out)
+    assert f"Grown   188 -> {tokenizer.text_tokens} tokens: [fa], 53 characters, 8 merges" in said
+    assert "Texts   30 of 23 characters, or 1" in said
+    assert "Advice  --merges 256: one for 500 characters" in said
+    assert tokenizer.clean("گِل", "fa") == "گِل"
+    assert main([*grow, "--train-data", str(tmp_path)]) == 0
+    assert "Texts   3 of 4 characters" in capsys.readouterr().out
+    assert "--merges must be from 0 to" in refuse(*grow, "--text-file", texts, "--merges", "-1")
+    texts.write_text("\n")
+    assert "not one word" in refuse(*grow, "--text-file", texts)
