@@ -100,11 +100,6 @@ def test_two_trainers_are_measured_against_one():
     assert re.search(r"SIMULATED, not measured.*^ +2 +0\.13x +0\.83x +1\.75x$", text, re.MULTILINE | re.DOTALL)
 
 
-def test_padding_is_counted():
-    result = run_python(["-m", "benchmarks.corpus_scan", "padding"])
-    assert '"audio": 0.078' in result.stdout, result.stderr
-
-
 def test_make_lists_every_bench():
     text = subprocess.run(["make", "bench"], capture_output=True, text=True, check=True, cwd=ROOT).stdout
     listed = {line.split()[0].removeprefix("NAME=") for line in text.splitlines()}

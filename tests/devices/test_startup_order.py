@@ -31,6 +31,8 @@ def test_these_modules_do_not_import_tensorflow():
     code = """
 import myxtts.config, myxtts.cli.main, myxtts.cli.train, myxtts.cli.devices, myxtts.devices.planning, myxtts.devices.nvml
 import myxtts.devices.machine, myxtts.training.run_folder, myxtts.utils.gpu_memory, myxtts.utils.commons
+import myxtts.monitoring.live_view, myxtts.monitoring.summary, myxtts.monitoring.memory, myxtts.monitoring.tensorboard
+import myxtts.reports.pages
 report([name for name in ("tensorflow", "keras") if name in sys.modules])
 """
     assert run_code(code) == []

@@ -45,14 +45,11 @@ def test_spellings_that_sound_alike_are_the_same_words(language, spellings):
 def test_words_are_parted_where_the_language_parts_them():
     assert split_words("Two words.", "en") == ["two", "words"]
     assert split_words("两个", "zh") == ["两", "个"]
-    assert join_words(["two", "words"], "en") == "two words"
-    assert join_words(["两", "个"], "zh") == "两个"
-
-
-def test_what_is_part_of_a_word_and_what_gives_none():
-    # Vowel signs of Hindi are.
+    # Vowel signs of Hindi are part of a word.
     assert split_words("नमस्ते दुनिया", "hi") == ["नमस्ते", "दुनिया"]
     assert split_words(" ?! ...", "en") == []
+    assert join_words(["two", "words"], "en") == "two words"
+    assert join_words(["两", "个"], "zh") == "两个"
     with pytest.raises(UnsupportedLanguageError, match="xx"):
         split_words("words", "xx")
 

@@ -124,15 +124,6 @@ def test_steps_are_timed_without_gap_and_the_warm_up_and_what_is_not_like_the_ot
     assert (list(steps.durations_s), steps.read().left_out) == ([1.0, 3.0, 2.0], 2)
 
 
-def test_each_side_of_a_hand_off_has_its_name():
-    flow = make_flow()
-    names = [(flow.name_giver(n), flow.name_taker(n)) for n in range(2)]
-    assert names == [("prepare", "transfer"), ("transfer", "train")]
-    unknown = Flow(1.0, (), (HandoffFacts("device", 1, 0.0, 0.5, 0.5),))
-    assert (unknown.name_giver(0), unknown.name_taker(0)) == ("before device", "train")
-    assert make_flow(elapsed_s=0.0).share(0.0) is None
-
-
 @pytest.mark.parametrize(
     ("train_waits", "transfer_waits", "slowest"),
     [(0.02, 0.9, "train"), (0.3, 0.02, "transfer"), (0.3, 0.9, "prepare")],

@@ -272,18 +272,3 @@ def test_the_trace_has_a_row_per_stage():
     assert all(event["dur"] > 0 for event in spans)
     train = next(event for event in spans if event["cat"] == "train")
     assert train["dur"] == pytest.approx(20_000, abs=1)
-
-
-@pytest.mark.parametrize(
-    ("mode", "said"),
-    [
-        ("single", "/CPU:1 prepares and trains"),
-        ("dual", "/CPU:1 prepares, /CPU:1 trains"),
-        ("isolated", "/CPU:1 prepares in a process of its own, /CPU:1 trains"),
-        ("split", "/CPU:1 prepares in a process of its own, /CPU:1 trains"),
-    ],
-)
-def test_two_processes_are_told_apart_where_their_devices_have_one_name(mode, said):
-    run = replace(make_run(mode), data_device="/CPU:1", model_device="/CPU:1")
-    profile = replace(make_profile(Stages()), run=run)
-    assert said in " ".join(format_profile(profile, judge(profile)).split())

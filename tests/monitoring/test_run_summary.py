@@ -111,13 +111,6 @@ def test_memory_cards_and_host_are_in_the_summary_and_what_grows_is_a_finding():
     assert text.count(f"Finding {growth}") == 1
 
 
-def test_what_took_no_time_worth_a_figure_is_not_named():
-    row = make_train_row(10, spent={Cause.STEP: 9.0, Cause.DATA_STALL: 1.0, Cause.OTHER_WORKERS: 0.0004})
-    text = format_summary(summarise_run([make_run_row(), row]))
-    assert "data stall 10.0%" in text
-    assert "other workers" not in text
-
-
 def test_throughput_and_the_time_of_a_batch_leave_out_what_was_traced():
     unknown = {"clips_per_s": None, "audio_seconds_per_s": None}
     traced = make_train_row(10, spent={Cause.TRACE: 90.0, Cause.DATA_STALL: 5.0}, **unknown)

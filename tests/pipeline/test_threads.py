@@ -244,29 +244,16 @@ def test_an_error_reaches_the_consumer_and_neighbours_that_wait_with_name_and_tr
             assert thread.join(20)
 
 
-def test_the_consumer_may_leave_early_and_threads_that_were_never_started_can_be_stopped():
-    with Chain(itertools.count()) as chain:
-        assert [chain.last.take() for _ in range(2)] == [0, 1]
-        wait_until_waiting(chain.last, "giver")
-    with pytest.raises(Stopped):
-        chain.last.take()
-    stop_threads(Chain(range(3)).threads)
-
-
 def test_a_thread_that_waits_holds_no_item():
-    class Item:
-        pass
-
     made = []
 
     def make(_):
-        item = Item()
+        item = threading.Event()
         made.append(weakref.ref(item))
         return item
 
     before, sink = Handoff("in"), Handoff("out")
-    before.reserve()
-    before.commit(0)
+    fill(before, 0)
     thread = WorkerThread("make", make, before, sink)
     thread.start()
     sink.take()

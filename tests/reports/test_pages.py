@@ -18,7 +18,7 @@ from myxtts.monitoring.findings import Settings
 from myxtts.monitoring.memory import LEAK_EVENT
 from myxtts.monitoring.metrics import EventRow, MemoryUse, Metrics, SummaryRow, open_metrics_log
 from myxtts.monitoring.profile_facts import judge_profile
-from myxtts.reports.charts import MOST_POINTS, Series, draw_histogram, draw_lines, draw_timeline
+from myxtts.reports.charts import MOST_POINTS, Series, draw_histogram, draw_lines
 from myxtts.reports.pages import (
     encode_png,
     format_run_page,
@@ -224,12 +224,6 @@ def test_a_histogram_counts_every_value_once_and_in_whole_numbers():
     few = draw_histogram([0.1, 0.2, 0.3], lambda seconds: f"{seconds:.3f}")
     assert [label for label in re.findall(r'text-anchor="end">([^<]*)<', few) if label] == ["0", "1"]
     assert len(re.findall('<rect class="c0"', few)) == 3
-
-
-def test_a_lane_with_nothing_in_it_says_so():
-    picture = draw_timeline([("read", [("1", 0.0, 1.0)]), ("train", [("1", 5.0, 6.0)])], 4.0, 8.0)
-    assert picture.count("it was done before") == 1
-    assert "<title>train 1: 1.00 s</title>" in picture
 
 
 def test_a_picture_is_a_png_with_its_pixels():
