@@ -12,6 +12,7 @@ import io
 import json
 import os
 import pickle
+import re
 import resource
 import shutil
 import struct
@@ -101,8 +102,15 @@ def list_block_names() -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         yield f"only block {label[:12]}", {f"gpt.gpt.h.{label}.ln_1.weight": block}
 
 
-def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    path.write_bytes(b"".join(encode_safetensors(tensors)))
+def write(path: Path, content: Any) -> str:
+    """Writes bytes as they are, anything else as safetensors or as torch does. Returns the path, for a command line."""
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif path.suffix == ".safetensors":
+        path.write_bytes(b"".join(encode_safetensors(content)))
+    else:
+        write_torch_file(path, content)
+    return str(path)
 
 
 def pack_safetensors(header: Any, body: bytes = b"") -> bytes:
@@ -146,62 +154,44 @@ def list_safetensors() -> dict[str, bytes]:
 
 def list_vocabularies() -> Iterator[tuple[str, Any]]:
     """Vocabularies whose parts take memory, panic in the library, or are of another kind."""
-
-    def read_whole() -> Any:
-        return json.loads(VOCABULARY.read_text(encoding="utf-8"))
-
     # Whatever is not as XTTS has it is refused in one way, so that a key has few values here.
-    parts: Mapping[str, list[Any]] = {
-        "padding": [
-            {"strategy": {"Fixed": 10**9}, "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"},
-            5,
-        ],
-        "truncation": [{"direction": "Right", "max_length": 0, "strategy": "LongestFirst", "stride": 5}],
-        "normalizer": [{"type": "Replace", "pattern": {"Regex": "(a*)*b"}, "content": ""}, "NFC", []],
-        "pre_tokenizer": [{"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated", "invert": False}, 7],
-        "post_processor": [{"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {}}],
-        "decoder": [{"type": "CTC", "pad_token": "", "word_delimiter_token": "", "cleanup": True}],
-        "version": ["2.0", 1.0, None],
-        "surprise": [1],
+    padding = {"strategy": {"Fixed": 10**9}, "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
+    merges = [[5], [["a", "b", "c"]], [["", ""]], ["a b", ["a", "b"]], None, [["x" * 100, "y"]], [["\ud800", "a"]]]
+    tables: Mapping[tuple[Any, ...], Mapping[str, list[Any]]] = {
+        (): {
+            "padding": [padding, 5],
+            "truncation": [{"direction": "Right", "max_length": 0, "strategy": "LongestFirst", "stride": 5}],
+            "normalizer": [{"type": "Replace", "pattern": {"Regex": "(a*)*b"}, "content": ""}, "NFC", []],
+            "pre_tokenizer": [{"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated", "invert": False}, 7],
+            "post_processor": [{"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {}}],
+            "decoder": [{"type": "CTC", "pad_token": "", "word_delimiter_token": "", "cleanup": True}],
+            "version": ["2.0", 1.0, None],
+            "surprise": [1],
+        },
+        ("model",): {
+            "type": ["WordPiece"],
+            "dropout": [0.5],
+            "unk_token": ["nowhere", {}],
+            "merges": merges,
+            "vocab": [{}, [], {"a": -1}, {"a": 2**40}, {"a": True}, {"a": 1.5}, {"a": 10**4000}],
+            "surprise": [1],
+        },
+        ("added_tokens", -1): {"id": [-1, 2**40, "3"], "content": ["", "x" * 100_000, "\ud800", 5], "special": [1]},
     }
-    models: Mapping[str, list[Any]] = {
-        "type": ["WordPiece"],
-        "dropout": [0.5],
-        "unk_token": ["nowhere", {}],
-        "merges": [
-            [5],
-            [["a", "b", "c"]],
-            [["", ""]],
-            ["a b", ["a", "b"]],
-            None,
-            [["x" * 100, "y"]],
-            [["\ud800", "a"]],
-        ],
-        "vocab": [{}, [], {"a": -1}, {"a": 2**40}, {"a": True}, {"a": 1.5}, {"a": 10**4000}],
-        "surprise": [1],
-    }
-    tokens: Mapping[str, list[Any]] = {
-        "id": [-1, 2**40, "3"],
-        "content": ["", "x" * 100_000, "\ud800", 5],
-        "special": [1],
-    }
-    for where, table in {(): parts, ("model",): models, ("added_tokens", -1): tokens}.items():
+    whole = VOCABULARY.read_text(encoding="utf-8")
+    for where, table in tables.items():
         for part, index, value in ((part, *each) for part, values in table.items() for each in enumerate(values)):
-            document = target = read_whole()
+            document = target = json.loads(whole)
             for step in where:
                 target = target[step]
             target[part] = value
             yield f"{'.'.join(map(str, (*where, part)))} {index}", document
-    for label, token in {
-        "a surrogate": {"\ud800": 187},
-        "an empty token": {"": 187},
-        "a high id": {"zzz": 999_999},
-    }.items():
-        document = read_whole()
-        document["model"]["vocab"] |= token
+    for label, token, number in (("a surrogate", "\ud800", 187), ("nothing", "", 187), ("a high id", "zzz", 999_999)):
+        document = json.loads(whole)
+        document["model"]["vocab"][token] = number
         yield f"vocab of {label}", document
     for label, times in {"many added": 10_000, "added twice": 1}.items():
-        document = read_whole()
+        document = json.loads(whole)
         document["added_tokens"] += document["added_tokens"][:1] * times
         yield label, document
     yield "a list", []
@@ -210,57 +200,53 @@ def list_vocabularies() -> Iterator[tuple[str, Any]]:
 
 def list_imports(folder: Path) -> Iterator[tuple[str, list[str]]]:
     """Labels and words behind `myxtts import` for every hostile file, written into a folder."""
-    good = folder / "good"
-    good.mkdir()
-    write_torch_file(good / "model.pth", {"model": draw_model()})
-    yield "good", [str(good / "model.pth")]
+    (folder / "good").mkdir()
+    good, anything = (
+        write(folder / "good" / "model.pth", {"model": draw_model()}),
+        ("--allow-missing", "--allow-unexpected"),
+    )
+    yield "good", [good]
     for label, arrays in (*change_weights(draw_model()), *list_block_names()):
-        write_torch_file(folder / "model.pth", {"model": arrays})
-        yield f"pth: {label}", [str(folder / "model.pth")]
-        yield f"pth, all allowed: {label}", [str(folder / "model.pth"), "--allow-missing", "--allow-unexpected"]
-        write_safetensors(folder / "model.safetensors", arrays)
-        yield f"safetensors: {label}", [str(folder / "model.safetensors"), "--allow-unexpected"]
+        path = write(folder / "model.pth", {"model": arrays})
+        yield f"pth: {label}", [path]
+        yield f"pth, all allowed: {label}", [path, *anything]
+        yield f"safetensors: {label}", [write(folder / "model.safetensors", arrays), "--allow-unexpected"]
     for name in ("__metadata__", "gpt.\ud7ff", "", "/", "gpt.\x00", "x" * 10_000):
-        write_torch_file(folder / "model.pth", {"model": {**draw_model(), name: np.zeros(3, np.float32)}})
-        yield f"name {name[:12]!r}", [str(folder / "model.pth"), "--allow-unexpected"]
+        path = write(folder / "model.pth", {"model": {**draw_model(), name: np.zeros(3, np.float32)}})
+        yield f"name {name[:12]!r}", [path, "--allow-unexpected"]
     for label, content in list_safetensors().items():
-        (folder / "model.safetensors").write_bytes(content)
-        yield f"header: {label}", [str(folder / "model.safetensors"), "--allow-missing", "--allow-unexpected"]
-        yield f"header of the DVAE: {label}", [str(good / "model.pth"), "--dvae", str(folder / "model.safetensors")]
+        path = write(folder / "model.safetensors", content)
+        yield f"header: {label}", [path, *anything]
+        yield f"header of the DVAE: {label}", [good, "--dvae", path]
     for value in (-3, 0, 2.5, 10**6, 10**30, True, "16", [16], None, float("inf"), float("nan")):
-        config = {"model_args": {"gpt_n_heads": value, "gpt_max_prompt_tokens": value}}
-        write_torch_file(folder / "model.pth", {"model": draw_model(), "config": json.dumps(config)})
-        yield f"heads {value!r}", [str(folder / "model.pth")]
+        config = json.dumps({"model_args": {"gpt_n_heads": value, "gpt_max_prompt_tokens": value}})
+        yield f"heads {value!r}", [write(folder / "model.pth", {"model": draw_model(), "config": config})]
     for label, config in list_configs():
-        (folder / "model.pth").write_bytes(pack_config(config))
-        yield f"config: {label}", [str(folder / "model.pth"), "--allow-missing", "--allow-unexpected"]
-    for label, content in list_speakers():
-        (folder / "speakers.pth").write_bytes(content) if isinstance(content, bytes) else write_torch_file(
-            folder / "speakers.pth", content
-        )
-        yield f"speakers: {label}", [str(good / "model.pth"), "--speakers", str(folder / "speakers.pth")]
-    write_sparse_speakers(folder / "sparse.safetensors")
-    yield "speakers: sparse", [str(good / "model.pth"), "--speakers", str(folder / "sparse.safetensors")]
-    for label, array in {
+        yield f"config: {label}", [write(folder / "model.pth", pack_config(config)), *anything]
+    # One storage of 1 MB, shown as every weight of a network.
+    program = b"".join(text(f"gpt.{index}") + tensor("0", 2**18, (2**18,), (1,)) for index in range(2000))
+    content = zip_program(b"}(" + program + b"u", {"0": bytes(2**20)})
+    yield "shared storage", [write(folder / "model.pth", content), *anything]
+    statistics = {
         "nan": np.full(80, np.nan, np.float32), "79": np.ones(79, np.float32), "integers": np.ones(80, np.int64),
         "empty": np.zeros(0, np.float32), "matrix": np.ones((80, 1), np.float32),
-    }.items():  # fmt: skip
-        write_torch_file(folder / "mel_stats.pth", array)
-        yield f"mel statistics: {label}", [str(good / "model.pth"), "--mel-stats", str(folder / "mel_stats.pth")]
-    for label, arrays in {
+    }  # fmt: skip
+    codecs = {
         "nan": {**draw_dvae(), "codebook.embed": np.full((16, 30), np.nan, np.float32)},
         "other codes": {**draw_dvae(), "codebook.embed": np.ones((16, 2**20), np.float32)},
         "half": {"codebook.embed": np.ones((16, 30), np.float32)},
-    }.items():
-        write_torch_file(folder / "dvae.pth", arrays)
-        yield f"DVAE: {label}", [str(good / "model.pth"), "--dvae", str(folder / "dvae.pth")]
-    # One storage of 1 MB, shown as every weight of a network.
-    program = b"".join(text(f"gpt.{index}") + tensor("0", 2**18, (2**18,), (1,)) for index in range(2000))
-    (folder / "model.pth").write_bytes(zip_program(b"}(" + program + b"u", {"0": bytes(2**20)}))
-    yield "shared storage", [str(folder / "model.pth"), "--allow-missing", "--allow-unexpected"]
-    for label, document in list_vocabularies():
-        (folder / "vocab.json").write_text(json.dumps(document))
-        yield f"vocabulary: {label}", [str(good / "model.pth"), "--vocab", str(folder / "vocab.json")]
+    }
+    vocabularies = ((label, json.dumps(document).encode()) for label, document in list_vocabularies())
+    for part, flag, name, contents in (
+        ("speakers", "--speakers", "speakers.pth", list_speakers()),
+        ("mel statistics", "--mel-stats", "mel_stats.pth", statistics.items()),
+        ("DVAE", "--dvae", "dvae.pth", codecs.items()),
+        ("vocabulary", "--vocab", "vocab.json", vocabularies),
+    ):
+        for label, content in contents:
+            yield f"{part}: {label}", [good, flag, write(folder / name, content)]
+    write_sparse_speakers(folder / "sparse.safetensors")
+    yield "speakers: sparse", [good, "--speakers", str(folder / "sparse.safetensors")]
 
 
 def pack_config(config: Any) -> bytes:
@@ -338,62 +324,43 @@ def seal(folder: Path) -> None:
 
 def list_models(folder: Path) -> Iterator[tuple[str, list[str]]]:
     """Labels and words behind `myxtts synthesize` for every hostile model directory."""
-    good = folder / "good"
-    write_model_directory(
-        good,
-        config=CONFIG,
-        model=draw_model(),
-        dvae=draw_dvae(),
-        vocabulary=VOCABULARY.read_text(encoding="utf-8"),
-        speakers={"Ana": draw_voice()},
-    )
-    speak = ["--text", "hello", "--out", str(folder / "out.wav")]
-    bad = folder / "bad"
+    good, bad = folder / "good", folder / "bad"
+    parts = {"vocabulary": VOCABULARY.read_text(encoding="utf-8"), "speakers": {"Ana": draw_voice()}}
+    write_model_directory(good, config=CONFIG, model=draw_model(), dvae=draw_dvae(), **parts)
+    config = (good / "config.yaml").read_text()
 
-    def copy() -> Path:
+    def speak(model: Path, voice: str) -> list[str]:
+        return ["--checkpoint", str(model), "--voice", voice, "--text", "hello", "--out", str(folder / "out.wav")]
+
+    def change(name: str, content: Any, voice: str = "Ana") -> list[str]:
+        """The words for a copy of the good model with another file of that name."""
         shutil.rmtree(bad, ignore_errors=True)
         shutil.copytree(good, bad)
-        return bad
+        write(bad / name, content)
+        seal(bad)
+        return speak(bad, voice)
 
-    words = ["--checkpoint", str(bad), "--voice", "Ana", *speak]
-    for line in ("text_tokens: 1000000", "gpt_width: 16384", "gpt_layers: 256", "max_text_tokens: 16384", "gpt_heads: 64",
+    for line in ("text_tokens: 1000000", "gpt_width: 16384", "gpt_layers: 256", "max_text_tokens: 16384",
                  "max_audio_tokens: 16384", "audio_codes: 32767", "dvae_width: 16384", "gpt_layers: 1", "gpt_layers: -1",
                  "gpt_width: " + "9" * 5000, "gpt_width: true", "gpt_width: .inf", "gpt_width: 64.5", "gpt_width: [64]"):  # fmt: skip
-        key = line.partition(":")[0]
-        path = copy() / "config.yaml"
-        lines = path.read_text().splitlines()
-        assert any(each.strip().startswith(f"{key}:") for each in lines), key
-        changed = [f"  {line}" if each.strip().startswith(f"{key}:") else each for each in lines]
-        path.write_text("\n".join(changed) + "\n")
-        seal(bad)
-        if line != "gpt_heads: 64":
-            yield f"config {line[:30]}", words
+        changed, count = re.subn(rf"(?m)^  {line.partition(':')[0]}:.*$", f"  {line}", config)
+        assert count == 1, line
+        yield f"config {line[:30]}", change("config.yaml", changed.encode())
     for label, arrays in change_weights(draw_model()):
-        write_safetensors(copy() / "model.safetensors", arrays)
-        seal(bad)
-        yield f"weights: {label}", words
+        yield f"weights: {label}", change("model.safetensors", arrays)
     for label, content in list_safetensors().items():
         # The other files are opened in the same way.
-        (copy() / "speakers.safetensors").write_bytes(content)
-        seal(bad)
-        yield f"voices, header: {label}", words
+        yield f"voices, header: {label}", change("speakers.safetensors", content)
     for label, content in list_speakers():
-        if isinstance(content, dict) and all(isinstance(name, str) for name in content):
-            write_safetensors(
-                copy() / "speakers.safetensors",
-                {f"{part}/{name}": each for name in content for part, each in content[name].items()},
-            )
-            seal(bad)
-            if label != "no embedding":
-                yield f"voices: {label}", ["--checkpoint", str(bad), "--voice", next(iter(content)), *speak]
-            write_safetensors(folder / "voice.safetensors", next(iter(content.values())))
-            if label not in ("no embedding", "no name"):
-                yield (
-                    f"voice: {label}",
-                    ["--checkpoint", str(good), "--voice", str(folder / "voice.safetensors"), *speak],
-                )
+        if isinstance(content, bytes) or label in ("no embedding", "name a number"):
+            continue
+        ((name, voice),) = content.items()
+        arrays = {f"{part}/{name}": each for part, each in voice.items()}
+        yield f"voices: {label}", change("speakers.safetensors", arrays, name)
+        if name:
+            yield f"voice: {label}", speak(good, write(folder / "voice.safetensors", voice))
     write_sparse_speakers(folder / "voice.safetensors")
-    yield "voice: sparse", ["--checkpoint", str(good), "--voice", str(folder / "voice.safetensors"), *speak]
+    yield "voice: sparse", speak(good, str(folder / "voice.safetensors"))
 
 
 def count_mapped_bytes() -> int:

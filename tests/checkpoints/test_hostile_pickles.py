@@ -26,16 +26,13 @@ from tests.checkpoints.builders import (
 from tests.support.processes import run_code
 
 
+def read(tmp_path, content):
+    (tmp_path / "hostile.pth").write_bytes(content)
+    return read_torch_file(tmp_path / "hostile.pth")
+
+
 def read_program(tmp_path, program, storages=None):
-    path = tmp_path / "hostile.pth"
-    path.write_bytes(zip_program(program, storages))
-    return read_torch_file(path)
-
-
-def read_pickle(tmp_path, raw):
-    path = tmp_path / "hostile.pth"
-    path.write_bytes(zip_records({"archive/data.pkl": raw}))
-    return read_torch_file(path)
+    return read(tmp_path, zip_program(program, storages))
 
 
 class Payload:
@@ -53,7 +50,7 @@ def test_a_call_that_would_have_worked_is_refused_by_name_and_not_made(tmp_path,
     marker = tmp_path / "touched"
     raw = pickle.dumps({"model": {"a": [Payload(marker)]}}, protocol)
     with pytest.raises(UnsafeModelFileError, match="Nothing was executed") as caught:
-        read_pickle(tmp_path, raw)
+        read(tmp_path, zip_records({"archive/data.pkl": raw}))
     assert caught.value.global_name == "posix.system"
     assert not marker.exists()
     run_code(f"import pickle\npickle.loads(bytes.fromhex({raw.hex()!r}))\nreport(0)")
@@ -140,35 +137,7 @@ def test_every_other_opcode_is_refused(tmp_path, opcode):
         b"G\x00", b"\x8a\x09\x00", b"cos", b"X\x02\x00\x00\x00\xff\xfe", b"N\x80\x02", b"NQ", text("storage") + b"Q", b"\x8e" + b"\xff" * 8,
         name("torch", "FloatStorage"), storage("0", 1), name("builtins", "dict"), name("collections", "OrderedDict"), b"\x94", b"]\x94)R",
         b"}(NNNu", b"}(]Nu", b"}]Ns", b"})Ns", b"\x8f(]\x90",
-    ],
-)  # fmt: skip
-def test_broken_programs_are_refused(tmp_path, program):
-    with pytest.raises(ModelFileError):
-        read_program(tmp_path, program, {"0": bytes(4)})
-
-
-@pytest.mark.parametrize(
-    ("shape", "strides", "offset", "count"),
-    [
-        ((5,), (1,), 0, 4), ((4,), (1,), 1, 4), ((2, 2), (3, 1), 0, 4), ((-1,), (1,), 0, 4), ((2,), (-1,), 3, 4), ((2,), (1,), -1, 4),
-        ((2**40, 2**40), (0, 0), 0, 4), ((2**62,), (2**62,), 0, 4), ((1000,), (0,), 0, 4), ((2,), (1, 1), 0, 4),
-        ((1,) * 33, (1,) * 33, 0, 4), ((4,), (1,), 0, 5), ((4,), (1,), 0, 2**62), ((0,), (1,), 5, 4), ((0, 2**62), (1, 1), 0, 4),
-    ],
-)  # fmt: skip
-def test_a_tensor_outside_its_storage_is_refused(tmp_path, shape, strides, offset, count):
-    with pytest.raises(ModelFileError, match=r"describes a tensor|fewer than the"):
-        read_program(tmp_path, tensor("0", count, shape, strides, offset), {"0": bytes(16)})
-
-
-@pytest.mark.parametrize("key", ["1", "../data.pkl", "/etc/passwd", "0/../0", "", "\0"])
-def test_a_storage_that_is_not_a_record_is_refused(tmp_path, key):
-    with pytest.raises(ModelFileError, match="lacks the record"):
-        read_program(tmp_path, tensor(key, 1, (1,), (1,)), {"0": bytes(4)})
-
-
-@pytest.mark.parametrize(
-    "program",
-    [
+        # Arguments that do not fit.
         group(text("storage"), text("FloatStorage"), text("0"), text("cpu"), integer(1)) + b"Q",
         group(text("module"), name("torch", "FloatStorage"), text("0"), text("cpu"), integer(1)) + b"Q",
         group(text("storage"), name("torch", "FloatStorage"), text("0"), text("cpu"), integer(-1)) + b"Q",
@@ -195,13 +164,28 @@ def test_a_storage_that_is_not_a_record_is_refused(tmp_path, key):
         call("torch", "Size", b"](" + text("x") + b"e"),
     ],
 )  # fmt: skip
-def test_arguments_that_do_not_fit_are_refused(tmp_path, program):
+def test_broken_programs_and_arguments_that_do_not_fit_are_refused(tmp_path, program):
     with pytest.raises(ModelFileError):
         read_program(tmp_path, program, {"0": bytes(4)})
 
 
-def nest(opening, closing, depth):
-    return opening * depth + b"N" + closing * depth
+@pytest.mark.parametrize(
+    ("shape", "strides", "offset", "count"),
+    [
+        ((5,), (1,), 0, 4), ((4,), (1,), 1, 4), ((2, 2), (3, 1), 0, 4), ((-1,), (1,), 0, 4), ((2,), (-1,), 3, 4), ((2,), (1,), -1, 4),
+        ((2**40, 2**40), (0, 0), 0, 4), ((2**62,), (2**62,), 0, 4), ((1000,), (0,), 0, 4), ((2,), (1, 1), 0, 4),
+        ((1,) * 33, (1,) * 33, 0, 4), ((4,), (1,), 0, 5), ((4,), (1,), 0, 2**62), ((0,), (1,), 5, 4), ((0, 2**62), (1, 1), 0, 4),
+    ],
+)  # fmt: skip
+def test_a_tensor_outside_its_storage_is_refused(tmp_path, shape, strides, offset, count):
+    with pytest.raises(ModelFileError, match=r"describes a tensor|fewer than the"):
+        read_program(tmp_path, tensor("0", count, shape, strides, offset), {"0": bytes(16)})
+
+
+@pytest.mark.parametrize("key", ["1", "../data.pkl", "/etc/passwd", "0/../0", "", "\0"])
+def test_a_storage_that_is_not_a_record_is_refused(tmp_path, key):
+    with pytest.raises(ModelFileError, match="lacks the record"):
+        read_program(tmp_path, tensor(key, 1, (1,), (1,)), {"0": bytes(4)})
 
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 150_000])
@@ -212,8 +196,8 @@ def nest(opening, closing, depth):
 )
 def test_deep_nesting_is_refused_without_recursion(tmp_path, opening, closing, depth):
     with pytest.raises(ModelFileError, match=r"nested more than|more than .* steps"):
-        read_program(tmp_path, nest(opening, closing, depth))
-    assert repr(read_program(tmp_path, nest(b"]", b"a", MAX_DEPTH))).count("[") == MAX_DEPTH
+        read_program(tmp_path, opening * depth + b"N" + closing * depth)
+    assert repr(read_program(tmp_path, b"]" * MAX_DEPTH + b"N" + b"a" * MAX_DEPTH)).count("[") == MAX_DEPTH
 
 
 @pytest.mark.parametrize(

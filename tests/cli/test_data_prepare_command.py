@@ -52,49 +52,27 @@ def test_a_model_without_codec_is_refused(tmp_path, said):
     assert "has no codec (dvae.safetensors). Train one with --stage codec" in said("--codec", tmp_path / "untrained")
 
 
-def make_prepared(**changes):
-    corpus = Path("corpus")
+def test_the_summary_says_what_was_made_set_aside_and_depended_on_and_warns_of_a_folder_of_this_machine():
     drops = [Drop(DropReason.TOO_LONG, "wavs/long.wav", "metadata.csv:3")]
-    failed = [Drop(DropReason.CORRUPT, f"wavs/{name}.wav", "making codes", "is torn.") for name in "abcd"]
-    values = {
-        "filled": FilledCodes(known=3, made=5, failed=failed),
-        "clips": 40,
-        "report": DropReport(lines=41, kept_seconds=80.0, drops=drops),
-        "folder": corpus / ".myxtts" / "features",
-        "corpus": corpus,
-        "depends_on": {"codec": "abc", "preparing device": "cpu"},
-        "unused": None,
-    }
-    return PreparedCodes(**(values | changes))
-
-
-def test_the_summary_says_what_was_made_set_aside_and_depended_on():
-    said = format_prepared_codes(make_prepared(), ClipPart(2, 4)).splitlines()
-    assert said == [
-        "Part 2 of 4 has 12 of 40 clips: 5 codes made, 3 were there already.",
-        "4 could not be read: wavs/a.wav (corrupt: is torn), wavs/b.wav (corrupt: is torn), wavs/c.wav (corrupt: is torn) and 1 more.",
-        "Set aside, and not among them:",
-        "reason      clips  files",
-        "too_long        1  wavs/long.wav",
-        "40 of 41 clips can be used (1.3 min); 1 set aside.",
-        "They are in corpus/.myxtts/features",
-        "A run finds them there if it has the same:",
-        "  codec             abc",
-        "  preparing device  cpu",
-    ]
-
-
-def test_the_summary_of_a_whole_corpus_is_short_and_warns_of_a_folder_of_this_machine():
-    prepared = make_prepared(
-        filled=FilledCodes(made=40),
-        report=DropReport(lines=40, kept_seconds=80.0),
+    failed = [Drop(DropReason.CORRUPT, f"{name}.wav", "making codes", "is torn.") for name in "abcd"]
+    prepared = PreparedCodes(
+        filled=FilledCodes(known=3, made=5, failed=failed),
+        clips=40,
+        report=DropReport(lines=41, kept_seconds=80.0, drops=drops),
         folder=Path("cache/features"),
+        corpus=Path("corpus"),
+        depends_on={"codec": "abc", "preparing device": "cpu"},
         unused="The 3 codes in there cannot be used.",
     )
-    said = format_prepared_codes(prepared, ClipPart()).splitlines()
-    assert said[:4] == [
-        "40 clips: 40 codes made, 0 were there already.",
+    assert format_prepared_codes(prepared, ClipPart(2, 4)).splitlines() == [
+        "Part 2 of 4 has 12 of 40 clips: 5 codes made, 3 were there already.",
+        "4 could not be read: a.wav (corrupt: is torn), b.wav (corrupt: is torn), c.wav (corrupt: is torn) and 1 more.",
+        "Set aside, and not among them:",
+        *prepared.report.format_table().splitlines(),
         "The 3 codes in there cannot be used.",
         "They are in cache/features",
         "which is not beside the corpus: other machines find them only if they share it.",
+        "A run finds them there if it has the same:",
+        "  codec             abc",
+        "  preparing device  cpu",
     ]

@@ -55,12 +55,6 @@ def test_both_commands_are_the_same():
     assert "batch_size: 3" in script.stdout
 
 
-def test_print_config_shows_the_origin_of_values():
-    result = run_train("--config", "configs/dual_gpu_24gb.yaml", "--batch-size", "9", "--print-config")
-    assert "configs/dual_gpu_24gb.yaml:6" in next(line for line in result.stdout.splitlines() if "data_gpu: 0" in line)
-    assert "--batch-size" in next(line for line in result.stdout.splitlines() if "batch_size: 9" in line)
-
-
 def test_print_plan_of_a_rehearsal():
     result = run_train("--rehearsal", "--data-gpu", "1", "--model-gpu", "0", "--print-plan")
     assert result.returncode == 0

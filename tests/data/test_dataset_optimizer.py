@@ -5,7 +5,6 @@ import tensorflow as tf
 
 from myxtts.data import dataset_optimizer as optimizer
 from myxtts.errors import DevicePlanError
-from tests.support.processes import run_code
 
 
 def make_dataset():
@@ -40,27 +39,6 @@ def test_sources_are_read_in_turn_and_all_of_them(tmp_path):
     files = [str(tmp_path / name) for name in "ab"]
     dataset = optimizer.create_parallel_interleave_dataset(files, tf.data.TextLineDataset, cycle_length=2)
     assert [line.numpy().decode() for line in dataset] == ["a1", "b1", "a2", "b2"]
-
-
-DEVICE = """
-from myxtts.devices import runtime
-from myxtts.devices.machine import read_machine
-from myxtts.devices.plan import PlanRequest
-from myxtts.devices.planning import plan_devices
-plan = plan_devices(PlanRequest(rehearsal=True, mode="dual"), read_machine({}))
-runtime.apply_plan(plan)
-import tensorflow as tf
-from myxtts.data import dataset_optimizer as optimizer
-dataset = tf.data.Dataset.range(64).map(lambda x: tf.cast(x, tf.float32)).batch(16)
-dataset = optimizer.optimize_dataset_pipeline(dataset, batch_size=16, prefetch_to_device=plan.data.device)
-report([sorted({batch.device[-6:] for batch in dataset}), optimizer.print_optimization_summary(dataset)])
-"""
-
-
-def test_a_device_prefetch_is_last_and_does_not_hide_the_options():
-    devices, summary = run_code(DEVICE)
-    assert devices == [":CPU:1"]
-    assert "parallel_batch: True" in summary
 
 
 @pytest.mark.parametrize("device", ["/GPU:0", "gpu:7", "/job:localhost/replica:0/task:0/device:GPU:1", "cuda:0", ""])

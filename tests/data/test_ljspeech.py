@@ -25,15 +25,32 @@ def refuse(tmp_path: Path, *lines: str) -> str:
     return str(caught.value)
 
 
+QUOTED = [
+    "audio_file|text|speaker_name",
+    'a|"He said ""no"" | and left."|x',
+    'b|"Quoted ""word"""|x',
+    'c|"Yes," he said|x',
+]
+
+
+@pytest.mark.parametrize(
+    ("lines", "rows"),
+    [
+        # The third column is the text that is trained on, where it has one.
+        (["a|I ate 2.|I ate two.", "b|Mr. X.|Mister X."], {"a": "I ate two.", "b": "Mister X."}),
+        (["a|One.|One.", "b|Two.|", "c|Three."], {"a": "One.", "b": "Two.", "c": "Three."}),
+        (QUOTED, {"a": 'He said "no" | and left.', "b": 'Quoted "word"', "c": '"Yes," he said'}),
+        # Separators of lines that are none here, and paths in one form.
+        (["a|One\u2028two\x85three."], {"a": "One\u2028two\x85three."}),
+        (["wavs\\a.wav|One.", "./wavs//b.wav|Two.", "c..d|Five."], {"wavs/a.wav": "One.", "wavs/b.wav": "Two.", "c..d": "Five."}),
+    ],
+    ids=["normalised", "absent", "quoted", "separators", "paths"],
+)  # fmt: skip
+def test_names_and_texts_are_read(tmp_path, lines, rows):
+    assert dict(read_text(tmp_path, *lines)) == rows
+
+
 class TestWithoutHeader:
-    def test_the_third_column_is_the_text_that_is_trained_on(self, tmp_path):
-        lines = ["a|I ate 2.|I ate two.", "b|Mr. X came.|Mister X came."]
-        assert read_text(tmp_path, *lines) == [("a", "I ate two."), ("b", "Mister X came.")]
-
-    def test_an_empty_or_absent_third_column_falls_back_to_the_text(self, tmp_path):
-        lines = ["a|One is here.|One is here.", "b|Two.|", "c|Three."]
-        assert read_text(tmp_path, *lines)[1:] == [("b", "Two."), ("c", "Three.")]
-
     @pytest.mark.parametrize("speakers", [["anna"], ["anna", "ben"], ["p225", "p226", "p227", "p228", "p229"]])
     def test_a_third_column_of_speakers_is_refused_with_the_fix(self, tmp_path, speakers):
         lines = [f"wavs/{i}.wav|this is text number {i}|{speakers[i % len(speakers)]}" for i in range(6)]
@@ -72,19 +89,6 @@ class TestWithHeader:
         metadata = read_metadata(path, language="fr")
         assert [metadata.language[n] for n in range(6)] == ["en", "en", "zh-cn", "pt", "tlh", "fr"]
 
-    def test_reads_texts_that_a_csv_writer_quoted(self, tmp_path):
-        lines = [
-            "audio_file|text|speaker_name",
-            'a|"He said ""no"" | and left."|x',
-            'b|"Quoted ""word"""|x',
-            'c|"Yes," he said|x',
-        ]
-        assert [text for _, text in read_text(tmp_path, *lines)] == [
-            'He said "no" | and left.',
-            'Quoted "word"',
-            '"Yes," he said',
-        ]
-
 
 @pytest.mark.parametrize(
     ("lines", "words"),
@@ -117,11 +121,6 @@ def test_a_corpus_that_is_not_there_says_what_is(tmp_path, files, asked, split, 
         find_metadata(tmp_path / asked, split)
 
 
-def test_paths_are_written_in_one_way(tmp_path):
-    lines = ["wavs\\a.wav|One two.", "./wavs//b.wav|Three four.", "c..d|Five."]
-    assert [name for name, _ in read_text(tmp_path, *lines)] == ["wavs/a.wav", "wavs/b.wav", "c..d"]
-
-
 class TestEncoding:
     @pytest.mark.parametrize(
         "content", [b"a|One.\rb|Two.\r", b"\xef\xbb\xbfa|One.\r\n\r\nb|Two.", b"\n a | One. \n\nb|Two.\n\n"]
@@ -129,9 +128,6 @@ class TestEncoding:
     def test_line_ends_marks_and_blanks_do_not_matter(self, tmp_path, content):
         (tmp_path / "metadata.csv").write_bytes(content)
         assert [row[:2] for row in read_rows(read_metadata(tmp_path))] == [("a", "One."), ("b", "Two.")]
-
-    def test_unusual_separators_stay_inside_a_line(self, tmp_path):
-        assert read_text(tmp_path, "a|One\u2028two\x85three.") == [("a", "One\u2028two\x85three.")]
 
     @pytest.mark.parametrize(
         ("content", "problem"),

@@ -1,7 +1,4 @@
-import os
 import shutil
-import subprocess
-import sys
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 
@@ -17,6 +14,7 @@ from myxtts.text.tokenizer import Tokenizer
 from tests.data.reading import VOCABULARY
 from tests.data.runs import make_config, write_corpus
 from tests.data.shared import make_clips
+from tests.support.processes import run_code
 
 LENGTHS = [0.6, 0.7, 0.9, 1.0, 1.1, 1.3, 1.6, 2.0, 2.4, 2.9]
 
@@ -140,15 +138,13 @@ def test_loading_needs_neither_tensorflow_nor_the_clips(corpus, tmp_path):
     data = collect_run_data(make_config(corpus), folder=tmp_path)
     save_run_data(data, tmp_path)
     shutil.rmtree(corpus)
-    code = (
-        "import sys; from pathlib import Path; from myxtts.data.run_data import load_run_data; "
-        "data = load_run_data(Path(sys.argv[1])); assert 'tensorflow' not in sys.modules; "
-        "print(len(data.train), data.fingerprint.names)"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True, env=dict(os.environ)
-    )
-    assert answer.stdout.split() == ["9", data.fingerprint.names]
+    code = f"""
+from pathlib import Path
+from myxtts.data.run_data import load_run_data
+data = load_run_data(Path({str(tmp_path)!r}))
+report([len(data.train), data.fingerprint.names, "tensorflow" in sys.modules])
+"""
+    assert run_code(code) == [9, data.fingerprint.names, False]
 
 
 def test_a_snapshot_that_is_absent_torn_or_foreign_is_refused(corpus, tmp_path):

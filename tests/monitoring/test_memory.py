@@ -111,6 +111,12 @@ def run(steps, noise="nothing", *, memory=Memory.TRAINER, leaks=None, visits=Non
     return told
 
 
+def tell(readings):
+    """What is told of these, each with its step, phase and bytes."""
+    watch = MemoryWatch("gpt")
+    return [leak for reading in readings for leak in watch.add(*reading)]
+
+
 @pytest.mark.parametrize("memory", [Memory.MODEL_DEVICE, Memory.TRAINER])
 @pytest.mark.parametrize(
     ("phase", "mib", "slope"),
@@ -160,22 +166,16 @@ def test_the_alarm_is_one_line_and_comes_again_only_when_the_leak_has_doubled():
 
 
 def test_of_a_producer_only_what_is_known_is_promised():
-    watch, told = MemoryWatch("gpt"), []
-    for step in range(1, SOON + 1):
-        told += watch.add(step, Phase.PREPARATION, {Memory.PRODUCER: (500 + step) * MIB})
+    told = tell((step, Phase.PREPARATION, {Memory.PRODUCER: (500 + step) * MIB}) for step in range(1, SOON + 1))
     assert {(leak.memory, leak.phase) for leak in told} == {(Memory.PRODUCER, Phase.PREPARATION)}
     assert "the machine may run out of memory and end the trainer" in str(told[0])
 
 
 def test_what_a_validation_takes_and_the_training_gives_back_is_no_leak():
-    watch, told = MemoryWatch("gpt"), []
-    for step in range(1, LONG):
-        told += watch.add(step, Phase.TRAINING, {Memory.TRAINER: 2000 * MIB})
-        if step % 10 == 0:
-            told += watch.add(step, Phase.VALIDATION, {Memory.TRAINER: 2200 * MIB})
-            # Not all of it at once: some updates later.
-            told += watch.add(step, Phase.TRAINING, {Memory.TRAINER: 2100 * MIB})
-    assert told == []
+    # Not all of it at once: some updates later.
+    often = ((Phase.TRAINING, 2000), (Phase.VALIDATION, 2200), (Phase.TRAINING, 2100))
+    steps = ((step, each) for step in range(1, LONG) for each in (often if step % 10 == 0 else often[:1]))
+    assert tell((step, phase, {Memory.TRAINER: mib * MIB}) for step, (phase, mib) in steps) == []
 
 
 def test_what_tracing_takes_is_taken_once():
@@ -188,10 +188,8 @@ def test_what_tracing_takes_is_taken_once():
 
 
 def test_unknown_memory_is_never_zero_and_never_leaks():
-    watch, told = MemoryWatch("gpt"), []
-    for step in range(1, 400):
-        used = None if step % 2 else (1000 + 2 * step) * MIB
-        told += watch.add(step, Phase.TRAINING, {Memory.MODEL_DEVICE: None, Memory.TRAINER: used})
+    used = {step: None if step % 2 else (1000 + 2 * step) * MIB for step in range(1, 400)}
+    told = tell((step, Phase.TRAINING, {Memory.MODEL_DEVICE: None, Memory.TRAINER: used[step]}) for step in used)
     assert {leak.memory for leak in told} == {Memory.TRAINER}
 
 

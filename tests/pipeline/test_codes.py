@@ -238,8 +238,7 @@ def test_without_room_on_the_disk_codes_are_kept_in_memory_and_without_memory_no
 
 
 def test_codes_that_are_there_are_used_in_one_epoch_too(tmp_path):
-    with CodeCache(tmp_path, KEY) as cache:
-        cache.put_many(np.zeros((1, 2), np.uint64), [np.zeros(3, np.int16)])
+    keep_something(tmp_path, KEY)
     assert decide(tmp_path, "auto", {}, epochs=1) == DISK
 
 

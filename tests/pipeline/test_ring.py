@@ -62,10 +62,7 @@ def test_what_is_packed_is_read_bit_for_bit(batches):
 
 def test_a_batch_that_does_not_fit_is_refused_with_its_sizes(pair):
     arrays = {"codes": np.zeros(10, np.int32), "mel": np.zeros((4, SLOT_BYTES // 16 + 1), np.float32)}
-    with pytest.raises(
-        UserError,
-        match=r"slot of 64.0 kB, but needs 64.1 kB: mel float32\[4, 4097\] 64.0 kB, codes int32\[10\] 40 B",
-    ):
+    with pytest.raises(UserError, match=r"64.0 kB, but needs 64.1 kB: mel float32\[4, 4097\] 64.0 kB, codes int32"):
         pair.writer.pack(0, arrays)
 
 

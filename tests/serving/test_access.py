@@ -17,16 +17,10 @@ def guarded():
         yield client
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [("GET", "/v1/models"), ("POST", "/v1/audio/speech"), ("GET", "/x")],
-)
-@pytest.mark.parametrize("given", [None, "Bearer wrong", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN} ", "Bearer é"])
+@pytest.mark.parametrize(("method", "path"), [("GET", "/v1/models"), ("POST", "/v1/audio/speech"), ("GET", "/x")])
+@pytest.mark.parametrize("given", [None, "Bearer wrong", f"Basic {TOKEN}", TOKEN, "Bearer é"])
 def test_without_the_token_nothing_is_told(guarded, method, path, given):
-    headers = (
-        {} if given is None or given.endswith(" ") else {"Authorization": given.encode("latin-1").decode("latin-1")}
-    )
-    answer = guarded.ask(method, path, **headers)
+    answer = guarded.ask(method, path, **({} if given is None else {"Authorization": given}))
     assert answer.status == 401
     assert answer.headers["WWW-Authenticate"] == "Bearer"
     assert answer.error["code"] == "invalid_api_key"

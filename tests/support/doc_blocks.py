@@ -80,14 +80,14 @@ def make_stand(folder: Path, corpus: Path, model: Path | None = None) -> None:
     Args:
         model: a folder that stands for the imported model, and whose vocabulary stands for a grown one.
     """
-    for name in (
+    for name in [
         "train_main.py",
         "configs",
         "utilities",
         "constraints.txt",
         "quick_fix_gpu_utilization.sh",
         "examples",
-    ):
+    ]:
         (folder / name).symlink_to(ROOT / name)
     for name in ("my_corpus", "other_corpus", "persian"):
         # A folder of its own, since pages write beside the clips: a vocabulary, for one.

@@ -76,9 +76,3 @@ def test_the_device_is_that_which_prepares_in_the_run_whatever_its_mode() -> Non
     assert plan(1, data=limits) == ("/GPU:0", 0)
     with pytest.raises(DevicePlanError, match="asked for GPU 3"):
         plan(2, data={"data_gpu": 3, "model_gpu": 0})
-
-
-def test_the_note_on_other_cards_speaks_of_preparing() -> None:
-    (note,) = plan_preparing_device(XTTSConfig(), make_machine(2)).notes
-    assert note.startswith("Preparing on GPU 0 alone; other cards stay unused")
-    assert note.endswith("For another one set CUDA_VISIBLE_DEVICES=1.")

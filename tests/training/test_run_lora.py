@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from myxtts.errors import ConfigError, ModelFileError
 from myxtts.inference.synthesizer import load_synthesizer
 from myxtts.models.weights import OPTIONAL
 from myxtts.training.starting_point import read_starting_point
-from tests.support.tiny_run import TinyRun, run_command_tiny, run_tiny, tiny_config
+from tests.support.tiny_run import TinyRun, run_command_tiny, run_tiny
 from tests.training.test_run_starts import OF_THE_START, publish
 
 FACTOR = 8 / 2
@@ -35,11 +34,7 @@ def runs(share, unbroken, codec_run):
         start = ("--train-data", codec_run / "corpus", "--grad-accum", "1", "--init-from")
         often = (
             *LORA,
-            "--checkpoint-interval",
-            "2",
-            "--keep-last",
-            "9",
-            *("--ema-decay", "0.5", "--validation-interval", "2"),
+            *["--checkpoint-interval", "2", "--keep-last", "9", "--ema-decay", "0.5", "--validation-interval", "2"],
         )
         run_tiny(folder / "full", *start, folder / "whole", "--max-steps", "1", **OF_THE_START)
         run_tiny(folder / "voice", *start, folder / "whole", *often, "--max-steps", "4", **OF_THE_START)
@@ -48,7 +43,7 @@ def runs(share, unbroken, codec_run):
         run_tiny(folder / "broken", *broken, "--max-steps", "2", **OF_THE_START)
         shutil.rmtree(folder / "gone")
         run_tiny(folder / "broken", *broken, "--max-steps", "4", "--resume", **OF_THE_START)
-        half = (
+        half = [
             "--lora-rank",
             "4",
             "--mixed-precision",
@@ -56,7 +51,7 @@ def runs(share, unbroken, codec_run):
             "--gradient-checkpointing",
             "--max-steps",
             "2",
-        )
+        ]
         run_tiny(folder / "half", *start, unbroken.folder, *half, **OF_THE_START)
 
     return share("lora", make)
@@ -149,17 +144,9 @@ def test_without_its_base_it_is_refused_and_stays_where_it_is(copied, codec_run,
     words = r"holds an adapter to the model in .*start, which cannot be read .*copy the folder of the run as a whole"
     with pytest.raises(ModelFileError, match=words):
         read_model_directory(copied / "step-00000004")
-    flags = (
-        "--train-data",
-        codec_run / "corpus",
-        "--grad-accum",
-        "1",
-        "--init-from",
-        runs / "whole",
-        *LORA,
-        "--resume",
-    )
-    run = run_tiny(copied, *flags, "--max-steps", "5", "--ema-decay", "0.5", expect=None, **OF_THE_START)
+    start = ("--train-data", codec_run / "corpus", "--init-from", runs / "whole")
+    flags = (*start, *LORA, *["--grad-accum", "1", "--resume", "--max-steps", "5", "--ema-decay", "0.5"])
+    run = run_tiny(copied, *flags, expect=None, **OF_THE_START)
     assert run.code != 0
     assert "holds an adapter to the model in" in run.text
     assert run.checkpoints[-1] == 4
@@ -174,11 +161,8 @@ def test_beside_another_base_it_is_refused(copied, runs, unbroken, other):
         (step / "manifest.json").write_text(json.dumps(manifest))
     else:
         shutil.rmtree(copied / "start")
-        others = {
-            "another model": unbroken.folder / "step-00000008",
-            "another adapter": runs / "half" / "step-00000002",
-        }
-        shutil.copytree(others[other], copied / "start")
+        adapter = runs / "half" / "step-00000002"
+        shutil.copytree(adapter if other == "another adapter" else unbroken.folder / "step-00000008", copied / "start")
     with pytest.raises(ModelFileError, match=r"whose weights have the checksum [0-9a-f]{64}, but in .* is another one"):
         read_model_directory(step)
 
@@ -199,8 +183,6 @@ def test_what_cannot_be_is_said(settings, told):
 
 
 def test_adapters_learn_faster_than_a_whole_model():
-    for rank, rate in (("4", 3e-4), ("0", 5e-6)):
-        config = tiny_config(
-            Path("run"), "--init-from", "voice", "--lora-rank", rank, **{"training.learning_rate": None}
-        )
+    for rank, rate in ((4, 3e-4), (0, 5e-6)):
+        config = XTTSConfig(training={"init_from": "voice", "lora_rank": rank})
         assert config.training.learning_rate == rate
