@@ -90,10 +90,7 @@ def test_the_planner_s_choice_is_compared_with_every_mode():
 @pytest.mark.soak
 def test_two_trainers_are_measured_against_one():
     text = run_bench("cluster", "--steps", "14", "--rounds", "1")
-    (one,), (two,) = (
-        re.findall(r"^ +1   (\d+) ms$", text, re.MULTILINE),
-        re.findall(r"^ +2   (\d+) ms$", text, re.MULTILINE),
-    )
+    (one,), (two,) = (re.findall(rf"^ +{trainers}   (\d+) ms$", text, re.MULTILINE) for trainers in (1, 2))
     (gain,) = re.findall(r"speed-up   ([\d.]+)x of at most 2x", text)
     assert float(gain) == pytest.approx(int(one) / int(two), abs=0.1)
     assert "six numbers by the coordination service" in text

@@ -130,10 +130,7 @@ def test_masks_silence_frames_and_bands_inside_the_clip() -> None:
 
 def test_draws_are_the_same_for_ever_and_every_part_of_their_key_counts() -> None:
     words = draw_words(1, 2, [3, -4], Purpose.GAIN, 2)
-    assert words.tolist() == [
-        [4252809006740281357, 3604484933098771104],
-        [9523093161614383503, 9446724450717765042],
-    ]
+    assert words.tolist() == [[4252809006740281357, 3604484933098771104], [9523093161614383503, 9446724450717765042]]
     purposes = (Purpose.GAIN, Purpose.SPEED)
     keys = list(itertools.product((0, 1, 2**63 - 1), (0, 1), (0, 1, 2**40), purposes))
     assert len({draw_words(seed, epoch, [sample], purpose)[0, 0] for seed, epoch, sample, purpose in keys}) == len(keys)

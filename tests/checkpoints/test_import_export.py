@@ -12,19 +12,17 @@ from myxtts.errors import ModelFileError
 from myxtts.models.sizes import read_sizes
 from myxtts.models.weights import CheckpointMismatchError, list_xtts_weights
 from tests.checkpoints.builders import write_torch_file
-from tests.checkpoints.hostile_models import CONFIG, draw_tensors, write_whole_model
+from tests.checkpoints.hostile_models import CONFIG, draw_tensors, draw_voice, write_whole_model
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A model directory with every part."""
     folder = tmp_path_factory.mktemp("models") / "ours"
-    rng = np.random.default_rng(3)
-    voice = {
-        "gpt_cond_latent": rng.random((1, 32, 64), np.float32),
-        "speaker_embedding": rng.random((1, 512, 1), np.float32),
-    }
-    write_whole_model(folder, speakers={"Claribel Dervla": voice, "a/b": voice})
+    voice = draw_voice()
+    write_whole_model(
+        folder, speakers={"Claribel Dervla": voice, "a/b": {name: 2 * each for name, each in voice.items()}}
+    )
     return read_model_directory(folder)
 
 

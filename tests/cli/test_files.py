@@ -80,16 +80,11 @@ def test_a_command_that_fails_leaves_the_old_report(tmp_path, monkeypatch, words
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ["selfcheck", "--rehearsal", "--out"],
-        ["profile", "--rehearsal", "--json"],
-        ["configure", "--rehearsal", "--output"],
-    ],
+    ("command", "flag"), [("selfcheck", "--out"), ("profile", "--json"), ("configure", "--output")]
 )
-def test_a_place_that_takes_nothing_is_refused_before_the_work(tmp_path, monkeypatch, capsys, words):
+def test_a_place_that_takes_nothing_is_refused_before_the_work(tmp_path, monkeypatch, capsys, command, flag):
     monkeypatch.chdir(tmp_path)
-    assert main([*words, "no/x.json"]) == 2
+    assert main([command, "--rehearsal", flag, "no/x.json"]) == 2
     told = capsys.readouterr().err
     assert "no/x.json cannot be written: No such file or directory" in told
     assert "..." not in told, "nothing was begun"

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from myxtts.audio.reading import read_clip
+from myxtts.audio.reading import find_plain_samples, read_clip
 from myxtts.data.loaders import ClipFile, LoadFailure
 from myxtts.errors import ClipError, DropReason
 from tests.data.reading import make_engine
@@ -80,7 +80,8 @@ def test_plain_files_and_no_others_are_read_by_tensorflow_itself(tmp_path, monke
 def test_failures_name_their_row_and_reason(engine, files, tmp_path):
     gone = files[0]._replace(path=str(tmp_path / "gone.wav"))
     changed = files[1]._replace(mtime_ns=1)
-    longer = files[2]._replace(samples=files[2].samples - 1)
+    samples = files[2].samples
+    longer = files[2]._replace(samples=samples - 1)
 
     load = engine.start([gone, files[3], None, changed, longer], WIDTH)
     engine.finish(load)
@@ -88,10 +89,7 @@ def test_failures_name_their_row_and_reason(engine, files, tmp_path):
     assert load.failures == {
         0: LoadFailure(DropReason.MISSING, "cannot be read: No such file or directory"),
         3: LoadFailure(DropReason.CHANGED, "the file is not the one that was scanned; start again to scan it anew"),
-        4: LoadFailure(
-            DropReason.CHANGED,
-            f"has {files[2].samples} samples, but had {files[2].samples - 1} when it was scanned",
-        ),
+        4: LoadFailure(DropReason.CHANGED, f"has {samples} samples, but had {samples - 1} when it was scanned"),
     }
     engine.retry(load, 0, files[5])
     engine.retry(load, 3, gone)
@@ -102,3 +100,8 @@ def test_failures_name_their_row_and_reason(engine, files, tmp_path):
     engine.finish(load)
     assert load.failures == {}
     check_rows(engine.take(load), [files[5], files[3], None, files[6], None])
+
+
+def test_any_cut_leaves_no_shorter_clip():
+    content = PLAIN["with a remark in front, as ffmpeg writes"]
+    assert all(find_plain_samples(content[:size]) is None for size in range(len(content)))

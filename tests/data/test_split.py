@@ -50,11 +50,7 @@ def test_few_clips_change_sides_when_the_corpus_grows(tmp_path):
 
 def test_the_choice_is_fixed_for_ever_and_said(tmp_path, caplog):
     caplog.set_level("INFO")
-    assert list_validation([f"{i}.wav" for i in range(100)], tmp_path, seed=7) == {
-        "8.wav",
-        "22.wav",
-        "25.wav",
-        "41.wav",
-    }
+    chosen = list_validation([f"{i}.wav" for i in range(100)], tmp_path, seed=7)
+    assert chosen == {"8.wav", "22.wav", "25.wav", "41.wav"}
     assert "Validation: 4 of 100 clips" in caplog.text
     assert "chosen by seed 7, such as 8.wav" in caplog.text

@@ -54,9 +54,7 @@ def test_every_item_is_done_once_and_elsewhere():
     results = dict(run_task(ProcessTask("worker_tasks:make_double", {"offset": 1}), items, 2))
     assert {position: result[0] for position, result in results.items()} == {i: 2 * i + 1 for i in items}
     assert os.getpid() not in {result[1] for result in results.values()}
-    assert os.getsid(0) not in {result[2] for result in results.values()}, (
-        "Ctrl-C in the terminal does not reach workers"
-    )
+    assert os.getsid(0) not in {result[2] for result in results.values()}, "Ctrl-C does not reach workers"
 
 
 def test_no_workers_means_this_process():

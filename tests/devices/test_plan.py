@@ -70,19 +70,14 @@ def test_several_cards_train_beside_whatever_prepares(request_values, mode, data
     assert cards_of(made) == [(id, id, memory) for id in sorted(own)]
     rehearsed = plan(make_machine(0), rehearsal=True, **request_values)
     assert rehearsed.mode is mode
-    assert [role.device.replace("CPU", "GPU") for role in rehearsed.trainers] == [
-        f"/GPU:{int(device[-1]) + 1}" for _, device in trainers
-    ]
+    assert [role.device for role in rehearsed.trainers] == [f"/CPU:{int(device[-1]) + 1}" for _, device in trainers]
 
 
 @pytest.mark.parametrize(
     ("request_values", "words"),
     [
         ({"model_gpu": 0, "other_gpus": (9,)}, "asked for GPU 0 and GPU 9, but this machine has GPU 0 "),
-        (
-            {"mode": "dual", "model_gpu": 0, "other_gpus": (1,)},
-            "asked for GPU 0 and GPU 1, and one more that prepares, but",
-        ),
+        ({"mode": "dual", "model_gpu": 0, "other_gpus": (1,)}, "GPU 0 and GPU 1, and one more that prepares, but"),
     ],
 )
 def test_cards_that_are_not_there_to_train_are_an_error(request_values, words):
@@ -227,10 +222,7 @@ def test_two_roles_without_ids_train_on_the_card_with_most_free_memory_and_one_r
 
 
 def test_a_default_limit_that_does_not_fit_is_computed_anew_and_reported():
-    cards = (
-        make_card(0, free=5000, total=6144, name="RTX 2060"),
-        make_card(1, free=9500, total=10240, name="RTX 3080"),
-    )
+    cards = make_card(0, 5000, 6144, "RTX 2060"), make_card(1, 9500, 10240, "RTX 3080")
     made = plan(Machine(CardScan(cards, (), None), 8000), data_gpu=0, model_gpu=1, isolation=True)
     assert made.model.memory == Limit(8192)
     assert 0 < made.data.memory.mib < 5000 - 512

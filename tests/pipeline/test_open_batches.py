@@ -11,7 +11,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from myxtts.devices.plan import Mode
-from myxtts.errors import ProducerFailedError, WorkFailedError
+from myxtts.errors import WorkFailedError
 from myxtts.pipeline.batch import Batch
 from myxtts.pipeline.batches import PipedBatches, open_batches
 from myxtts.pipeline.threads import Handoff, Stopped, TimeLimits
@@ -47,14 +47,6 @@ def test_an_error_in_preparing_names_that_and_the_batch(mode, folder):
     ):
         source.take()
     assert type(error.value.__cause__).__name__ in str(error.value)
-
-
-def test_an_error_in_the_producer_names_what_it_was_doing(folder):
-    with (
-        closing(open_small(folder, Mode.ISOLATED, changes=break_mels(folder))) as source,
-        pytest.raises(ProducerFailedError, match="The producer failed in stage 'warm-up'"),
-    ):
-        source.take()
 
 
 def test_an_error_in_reading_names_that(tmp_path):
@@ -99,11 +91,6 @@ def test_what_is_broken_off_while_it_warms_up_leaves_nothing(folder):
     with pytest.raises(KeyboardInterrupt):
         open_small(folder, Mode.SINGLE, {"num_workers": 1}, waiting=lambda: waiting)
     assert list_what_is_left() == []
-
-
-def test_a_codec_folder_without_a_codec_is_refused(folder):
-    with pytest.raises(ValueError, match="corpus"):
-        open_small(folder, Mode.SINGLE, changes={"codec_folder": folder / "corpus"})
 
 
 def pipe(prepared, folder, delay_s=0.0):

@@ -79,12 +79,7 @@ def test_a_step_has_all_its_batches_and_codes_of_the_first_epoch_are_made_in_any
         # Sharing cores: overlapping costs more than it hides.
         (make_costs(30, 1, 40, dual=72), {}, SINGLE, "would not pay"),
         (make_costs(30, 1, 40), {DUAL: "no room"}, ISOLATED, "overlap on two devices"),
-        (
-            make_costs(30, 1, 40),
-            dict.fromkeys([DUAL, ISOLATED], "no room"),
-            SINGLE,
-            "Two devices cannot be had: no room.",
-        ),
+        (make_costs(30, 1, 40), {DUAL: "no room", ISOLATED: "no room"}, SINGLE, "Two devices cannot be had: no room."),
         (make_costs(0.4, 1, 40), {SINGLE: "no room"}, DUAL, "40 ms a step. One device cannot do everything: no room."),
     ],
 )

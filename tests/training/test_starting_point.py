@@ -54,9 +54,7 @@ def test_a_model_whose_configuration_lies_is_refused_before_it_is_built(tmp_path
     model = read_model_directory(folder)
     lie = model.config.replace(model={"text_tokens": 1_000_000})
     write_model_directory(tmp_path / "lie", config=lie, model=model.model, dvae=model.dvae)
-    with pytest.raises(
-        CheckpointMismatchError, match=r"lie must hold .*must have shape \(1000000, 32\), but has \(188, 32\)"
-    ):
+    with pytest.raises(CheckpointMismatchError, match=r"must have shape \(1000000, 32\), but has \(188, 32\)"):
         read_starting_point(tmp_path / "lie", tmp_path / "run", is_resumed=False)
     lie = model.config.replace(model={"dvae_width": 16384})
     write_model_directory(tmp_path / "lie", config=lie, model=model.model, dvae=model.dvae)
@@ -65,12 +63,10 @@ def test_a_model_whose_configuration_lies_is_refused_before_it_is_built(tmp_path
             read(tmp_path / "lie")
 
 
-@pytest.mark.parametrize(
-    "norms", [np.zeros(80), np.full(80, np.nan), np.full(80, -1.0)], ids=["zero", "nan", "negative"]
-)
-def test_mel_statistics_must_be_a_scale(tmp_path, norms):
+@pytest.mark.parametrize("norm", [0.0, np.nan, -1.0])
+def test_mel_statistics_must_be_a_scale(tmp_path, norm):
     model = read_model_directory(write_small_model(tmp_path / "model"))
-    tensors = {**model.model, "mel_stats": norms.astype(np.float32)}
+    tensors = {**model.model, "mel_stats": np.full(80, norm, np.float32)}
     write_model_directory(tmp_path / "bad", config=model.config, model=tensors, dvae=model.dvae)
     with pytest.raises(StartingPointError, match="mel_stats, the scale of each mel channel, holds"):
         read_codec(tmp_path / "bad")

@@ -23,10 +23,8 @@ def test_readings_and_log_lines_come_in_the_order_asked_for_and_unknown_stays_un
     assert (first["gpu_id"], first["total_mb"], first["used_mb"], first["free_mb"]) == (1, None, None, None)
     assert (second["gpu_id"], second["used_mb"], second["free_mb"]) == (0, 700, 23864)
     assert second["pool_used_mb"] is None
-    assert lines == [
-        "[Step 12] Data GPU 1: unknown of unknown MB used",
-        "[Step 12] Model GPU 0: 700 of 24564 MB used",
-    ]
+    said = ("Data GPU 1: unknown of unknown MB used", "Model GPU 0: 700 of 24564 MB used")
+    assert lines == [f"[Step 12] {each}" for each in said]
 
 
 ASK = """
