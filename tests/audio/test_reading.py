@@ -81,13 +81,10 @@ def test_the_header_is_told_without_decoding(tmp_path: Path) -> None:
     assert inspect_clip(path) == info
 
 
-def test_channels_are_averaged(tmp_path: Path) -> None:
+def test_channels_are_averaged_and_samples_beyond_full_scale_clipped(tmp_path: Path) -> None:
     channels = np.stack([np.full(100, 0.6), np.full(100, -0.2), np.full(100, 0.2)], axis=1)
     soundfile.write(tmp_path / "three.wav", channels, SAMPLE_RATE_HZ, subtype="FLOAT")
     np.testing.assert_allclose(read_clip(tmp_path / "three.wav"), 0.2, atol=1e-6)
-
-
-def test_samples_beyond_full_scale_are_clipped(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "hot.wav", np.array([0.5, 1.5, -3.0]), SAMPLE_RATE_HZ, subtype="FLOAT")
     np.testing.assert_array_equal(read_clip(tmp_path / "hot.wav"), np.float32([0.5, 1.0, -1.0]))
 

@@ -76,12 +76,12 @@ def test_a_trainer_checkpoint_gives_the_model_and_the_dvae(full, full_dvae):
 
 
 def test_both_spellings_of_weight_norm_give_the_same_names(full):
-    def spell_the_old_way(name):
-        return name.replace(".parametrizations.weight.original0", ".weight_g").replace(
-            ".parametrizations.weight.original1", ".weight_v"
-        )
-
-    old = {spell_the_old_way(name): tensor for name, tensor in full.items()}
+    old = dict(full)
+    for ours, theirs in (
+        ("parametrizations.weight.original0", "weight_g"),
+        ("parametrizations.weight.original1", "weight_v"),
+    ):
+        old = {name.replace(ours, theirs): tensor for name, tensor in old.items()}
     assert sum(name.endswith(".weight_g") for name in old) == 76
     assert sort_content({"model": old}, PATH).arrays == sort_content({"model": full}, PATH).arrays
     with pytest.raises(ModelFileError, match="twice, under two names"):

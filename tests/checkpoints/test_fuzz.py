@@ -33,11 +33,8 @@ def read_everything(path):
 @pytest.fixture(scope="module")
 def small_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("fuzz") / "small.pth"
-    content = {
-        "model": {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([True, False])},
-        "step": 3,
-    }
-    write_torch_file(path, content)
+    arrays = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([True, False])}
+    write_torch_file(path, {"model": arrays, "step": 3})
     return path
 
 

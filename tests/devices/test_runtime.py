@@ -6,7 +6,7 @@ TensorFlow's Python context, from which it computes the options it hands to its 
 
 import pytest
 
-from tests.support.fake_gpus import LOG_LINES, PLANNING, PREPARE
+from tests.support.fake_gpus import PLANNING, PREPARE
 from tests.support.processes import run_code
 
 GPU_OPTIONS = (
@@ -72,7 +72,6 @@ def test_tensorflow_gets_exactly_these_gpu_options(gpu_options, case, visible, g
 
 REHEARSAL = (
     PLANNING
-    + LOG_LINES
     + """
 from myxtts.utils.commons import get_device_context
 import tensorflow as tf
@@ -97,7 +96,6 @@ report({
     "step": loss.device[-6:],
     "elsewhere": tf.constant(1.0).device[-6:],
     "active": runtime.active_plan() == plan,
-    "lines": lines,
 })
 """
 )

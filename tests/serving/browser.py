@@ -46,10 +46,6 @@ class Tab:
     def go(self, url: str) -> None:
         self.call("Page.navigate", url=url)
 
-    def set_width(self, pixels: int) -> None:
-        """Makes the window as wide as that of a phone, for example."""
-        self.call("Emulation.setDeviceMetricsOverride", width=pixels, height=900, deviceScaleFactor=1, mobile=False)
-
     def call(self, method: str, **params: Any) -> Any:
         """What the browser answers to a command; of events, complaints are kept."""
         self._count += 1

@@ -23,13 +23,13 @@ UPLOAD = b"POST /v1/audio/voices?consent=yes HTTP/1.1\r\nHost: localhost\r\nCont
 def connections():
     """Closed at the end, whatever was opened."""
     with contextlib.ExitStack() as stack:
-        yield lambda client, said=b"": _open(stack, client, said)
 
+        def connect(client, said=b""):
+            connection = stack.enter_context(client.connect())
+            connection.sendall(said)
+            return connection
 
-def _open(stack, client, said):
-    connection = stack.enter_context(client.connect())
-    connection.sendall(said)
-    return connection
+        yield connect
 
 
 def host_willing(chunks=5, **limits):

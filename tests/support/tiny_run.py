@@ -208,16 +208,11 @@ def run_command_tiny(name: str, *words: object, told: Path) -> str:
 
 
 def start_tiny(
-    folder: Path,
-    *flags: object,
-    mode: str | None = "single",
-    fault: Fault | None = None,
-    told: Path | None = None,
-    **settings: object,
+    folder: Path, *flags: object, fault: Fault | None = None, told: Path | None = None, **options: Any
 ) -> LiveRun:
     """A run in a process of its own, which goes on beside the test."""
     program = TRAIN_MAIN if fault is None else (sys.executable, "-m", "tests.support.faults", *map(str, fault))
-    return LiveRun(folder, [*program, *tiny_words(folder, *flags, mode=mode, **settings)], told=told)
+    return LiveRun(folder, [*program, *tiny_words(folder, *flags, **options)], told=told)
 
 
 class LiveRun:

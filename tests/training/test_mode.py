@@ -1,6 +1,5 @@
 """`--mode auto`: which mode follows from which costs, when nothing has to be measured, and the process that measures."""
 
-import json
 import os
 import signal
 from dataclasses import asdict, replace
@@ -8,7 +7,6 @@ from unittest.mock import patch
 
 import psutil
 import pytest
-from pydantic import TypeAdapter
 
 from myxtts.config import XTTSConfig
 from myxtts.data.task_processes import ProcessTask
@@ -21,10 +19,8 @@ from myxtts.training.mode import (
     MODES,
     Circumstances,
     MeasuringError,
-    ModeChoice,
     StageCosts,
     choose_mode,
-    format_choice,
 )
 from myxtts.training.run_folder import open_run
 
@@ -106,16 +102,6 @@ def test_keeping_codes_competes_with_a_second_device(around, layout, cache, said
     choice = choose_mode(make_costs(30, 1, 40, codes=29.5), around, ["a", "b"])
     assert (choice.layout, choice.keeps_codes, choice.cache) == (layout, cache != "off", cache)
     assert choice.codes.startswith(said)
-
-
-def test_the_page_fits_a_terminal_and_the_record_comes_back_from_json():
-    obstacles = {ISOLATED: "/GPU:0 (data device) needs about 9.0 GB, its limit is 8.0 GB"}
-    choice = choose_mode(make_costs(30, 1, 40, codes=20), Circumstances(epochs=9, obstacles=obstacles), ["a", "b"])
-    page = format_choice(choice)
-    assert max(map(len, page.splitlines())) <= 80
-    assert page.startswith("Auto    ")
-    assert "<- taken" in page
-    assert TypeAdapter(ModeChoice).validate_python(json.loads(json.dumps(asdict(choice)))) == choice
 
 
 def test_where_nothing_can_be_had_every_reason_is_named():

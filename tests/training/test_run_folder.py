@@ -151,11 +151,7 @@ def test_another_length_continues_a_finished_run_or_finds_nothing_left_to_do(fol
     finish(folder, 50, max_steps=50)
     with open_with(folder, max_steps=20) as run, pytest.raises(RunFinishedError, match="50 updates"):
         run.begin(20, ENVIRONMENT)
-    with open_with(folder, max_steps=80) as run:
-        assert run.begin(80, ENVIRONMENT) == 50
-        assert run.record.ending is None
-        save(run.store, 80)
-        run.finish("all updates are done")
+    assert train(folder, 80, end_step=80, ending="all updates are done", max_steps=80) == 50
     with pytest.raises(RunFinishedError, match="80 updates"):
         open_once(folder, max_steps=80)
 
@@ -363,8 +359,7 @@ def kill_everywhere(directory):
 
 
 def test_a_reset_killed_anywhere_loses_nothing(tmp_path):
-    result = run_code(
-        f"from tests.training.test_run_folder import kill_everywhere\nreport(kill_everywhere({str(tmp_path)!r}))"
-    )
+    code = "from tests.training.test_run_folder import kill_everywhere"
+    result = run_code(f"{code}\nreport(kill_everywhere({str(tmp_path)!r}))")
     assert result["kills"] > 30
     assert result["states"].keys() == {"old", "moved"}, "both must occur, and nothing else"
