@@ -201,11 +201,9 @@ def list_vocabularies() -> Iterator[tuple[str, Any]]:
 def list_imports(folder: Path) -> Iterator[tuple[str, list[str]]]:
     """Labels and words behind `myxtts import` for every hostile file, written into a folder."""
     (folder / "good").mkdir()
-    good, anything = (
-        write(folder / "good" / "model.pth", {"model": draw_model()}),
-        ("--allow-missing", "--allow-unexpected"),
-    )
-    yield "good", [good]
+    good, anything = folder / "good" / "model.pth", ("--allow-missing", "--allow-unexpected")
+    write(good, {"model": draw_model()})
+    yield "good", [str(good)]
     for label, arrays in (*change_weights(draw_model()), *list_block_names()):
         path = write(folder / "model.pth", {"model": arrays})
         yield f"pth: {label}", [path]
@@ -217,7 +215,7 @@ def list_imports(folder: Path) -> Iterator[tuple[str, list[str]]]:
     for label, content in list_safetensors().items():
         path = write(folder / "model.safetensors", content)
         yield f"header: {label}", [path, *anything]
-        yield f"header of the DVAE: {label}", [good, "--dvae", path]
+        yield f"header of the DVAE: {label}", [str(good), "--dvae", path]
     for value in (-3, 0, 2.5, 10**6, 10**30, True, "16", [16], None, float("inf"), float("nan")):
         config = json.dumps({"model_args": {"gpt_n_heads": value, "gpt_max_prompt_tokens": value}})
         yield f"heads {value!r}", [write(folder / "model.pth", {"model": draw_model(), "config": config})]
@@ -244,9 +242,9 @@ def list_imports(folder: Path) -> Iterator[tuple[str, list[str]]]:
         ("vocabulary", "--vocab", "vocab.json", vocabularies),
     ):
         for label, content in contents:
-            yield f"{part}: {label}", [good, flag, write(folder / name, content)]
+            yield f"{part}: {label}", [str(good), flag, write(folder / name, content)]
     write_sparse_speakers(folder / "sparse.safetensors")
-    yield "speakers: sparse", [good, "--speakers", str(folder / "sparse.safetensors")]
+    yield "speakers: sparse", [str(good), "--speakers", str(folder / "sparse.safetensors")]
 
 
 def pack_config(config: Any) -> bytes:

@@ -70,17 +70,13 @@ def test_a_trainer_checkpoint_gives_the_model_and_the_dvae(full, full_dvae):
     assert leftovers.keys() <= set(file.ignored)
     assert "config" not in file.ignored
     assert sum(name.startswith("torch_mel_spectrogram_") for name in file.ignored) == 4
-    assert {name: tensor.shape for name, tensor in file.arrays.items()} == {
-        name: full[name].shape for name in file.arrays
-    }
+    assert all(tensor.shape == full[name].shape for name, tensor in file.arrays.items())
 
 
 def test_both_spellings_of_weight_norm_give_the_same_names(full):
     old = dict(full)
-    for ours, theirs in (
-        ("parametrizations.weight.original0", "weight_g"),
-        ("parametrizations.weight.original1", "weight_v"),
-    ):
+    for number, letter in enumerate("gv"):
+        ours, theirs = f"parametrizations.weight.original{number}", f"weight_{letter}"
         old = {name.replace(ours, theirs): tensor for name, tensor in old.items()}
     assert sum(name.endswith(".weight_g") for name in old) == 76
     assert sort_content({"model": old}, PATH).arrays == sort_content({"model": full}, PATH).arrays

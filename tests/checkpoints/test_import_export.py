@@ -20,9 +20,8 @@ def model(tmp_path_factory):
     """A model directory with every part."""
     folder = tmp_path_factory.mktemp("models") / "ours"
     voice = draw_voice()
-    write_whole_model(
-        folder, speakers={"Claribel Dervla": voice, "a/b": {name: 2 * each for name, each in voice.items()}}
-    )
+    other = {name: 2 * array for name, array in voice.items()}
+    write_whole_model(folder, speakers={"Claribel Dervla": voice, "a/b": other})
     return read_model_directory(folder)
 
 

@@ -68,9 +68,8 @@ def test_the_environment_of_the_reader_does_not_change_the_model(written, monkey
 def test_equal_models_give_equal_bytes(tmp_path):
     for name, model in (("one", MODEL), ("two", dict(reversed(MODEL.items())))):
         write_model_directory(tmp_path / name, config=XTTSConfig(), model=model)
-    assert (tmp_path / "one" / "model.safetensors").read_bytes() == (
-        tmp_path / "two" / "model.safetensors"
-    ).read_bytes()
+    one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two"))
+    assert one == two
 
 
 def edit_manifest(directory, **changes):

@@ -79,12 +79,10 @@ def test_a_command_that_fails_leaves_the_old_report(tmp_path, monkeypatch, words
     assert [path.name for path in tmp_path.iterdir()] == ["old.out"]
 
 
-@pytest.mark.parametrize(
-    ("command", "flag"), [("selfcheck", "--out"), ("profile", "--json"), ("configure", "--output")]
-)
-def test_a_place_that_takes_nothing_is_refused_before_the_work(tmp_path, monkeypatch, capsys, command, flag):
+@pytest.mark.parametrize(("word", "flag"), [("selfcheck", "--out"), ("profile", "--json"), ("configure", "--output")])
+def test_a_place_that_takes_nothing_is_refused_before_the_work(tmp_path, monkeypatch, capsys, word, flag):
     monkeypatch.chdir(tmp_path)
-    assert main([command, "--rehearsal", flag, "no/x.json"]) == 2
+    assert main([word, "--rehearsal", flag, "no/x.json"]) == 2
     told = capsys.readouterr().err
     assert "no/x.json cannot be written: No such file or directory" in told
     assert "..." not in told, "nothing was begun"

@@ -34,15 +34,11 @@ def test_what_stands_in_front_of_the_flags_is_no_part_of_the_command(words, miss
     parser = make_parser(words, f"myxtts {words}")
     with pytest.raises(CommandLineError) as caught:
         parser.parse_all([])
-    assert str(caught.value) == (
-        f"The following arguments are required: {missing}. `myxtts {words} --help` lists all flags."
-    )
+    assert f"arguments are required: {missing}. `myxtts {words} --help`" in str(caught.value)
     assert parser.format_usage() == f"usage: myxtts {words} {missing.partition(',')[0]} [flags]\n"
 
 
 def test_ctrl_c_is_answered_almost_from_the_start():
     """What is imported before the guard stands is what Ctrl-C meets without one."""
-    found = run_code(
-        "import myxtts.cli.main; report([name for name in ('pydantic', 'argparse', 'yaml') if name in sys.modules])"
-    )
-    assert found == []
+    code = "import myxtts.cli.main; report(sorted({'pydantic', 'argparse', 'yaml'} & set(sys.modules)))"
+    assert run_code(code) == []

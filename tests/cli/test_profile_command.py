@@ -41,13 +41,6 @@ def test_too_few_steps_are_refused(steps, capsys):
     assert f"Argument --num-steps: must be a whole number of at least 5, but is {steps!r}." in capsys.readouterr().err
 
 
-def test_cards_that_are_not_there_are_refused_as_in_training():
-    result = run_profile("--data-gpu", "0", "--model-gpu", "1")
-    assert result.returncode != 0
-    assert "Insufficient GPUs for Multi-GPU Mode" in result.stderr
-    assert "python utilities/dual_gpu_bottleneck_profiler.py" in result.stderr
-
-
 @pytest.mark.soak
 def test_an_isolated_run_is_profiled_through_its_producer_process(tmp_path):
     files = {name: tmp_path / f"profile.{name}" for name in ("json", "html", "trace")}

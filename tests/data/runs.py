@@ -11,26 +11,10 @@ import soundfile
 from myxtts.config import XTTSConfig
 from tests.data.shared import make_tone, write_metadata
 
-WORDS = [
-    "the",
-    "quick",
-    "brown",
-    "fox",
-    "jumps",
-    "over",
-    "the",
-    "lazy",
-    "dog",
-    "while",
-    "seven",
-    "others",
-    "watch",
-    "it",
-    "from",
-    "behind",
-    "a",
-    "hedge",
-]
+WORDS = (
+    *("the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "while", "seven", "others", "watch", "it"),
+    *("from", "behind", "a", "hedge"),
+)
 
 
 def write_corpus(folder: Path, seconds: Sequence[float], *, texts: Mapping[int, str] = {}, more: str = "") -> Path:

@@ -52,10 +52,7 @@ def test_shapes_hold_every_clip_and_no_batch_more_than_the_usual_one(lengths, ba
     assert plan.waste.audio_share == pytest.approx(1 - samples.sum() / (rows @ shapes[:, 1]))
 
 
-@given(
-    st.lists(st.integers(1, 9), min_size=1, max_size=7, unique=True).map(sorted),
-    st.data(),
-)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=7, unique=True).map(sorted), st.data())
 def test_edges_waste_as_little_as_any(lengths, data):
     from itertools import combinations
 
@@ -113,9 +110,8 @@ def test_every_clip_of_a_part_fits_its_bucket_and_is_batched(lengths, batch_size
             assert len(batch.clips) == batch.bucket.rows
             assert np.all(part_samples[clips] <= batch.bucket.samples)
             assert np.all(part_tokens[clips] <= batch.bucket.tokens)
-        assert sorted(clip for batch in batches for clip in batch.clips if clip != EMPTY_ROW) == list(
-            range(len(part_samples))
-        )
+        batched = sorted(clip for batch in batches for clip in batch.clips if clip != EMPTY_ROW)
+        assert batched == list(range(len(part_samples)))
         rows = sum(n * b.rows for n, b in zip(plan.batches_of_bucket, plan.buckets, strict=True))
         assert rows - len(part_samples) < shapes[np.flatnonzero(plan.batches_of_bucket)[-1], 0]
 

@@ -147,10 +147,8 @@ class TestFindMetadata:
     def test_a_split_made_by_hand_wins(self, tmp_path):
         for name in ("metadata.csv", "metadata_train.csv", "metadata_eval.csv"):
             write_metadata(tmp_path, "a|One.", name=name)
-        assert [find_metadata(tmp_path, split)[0].path.name for split in ("train", "eval")] == [
-            "metadata_train.csv",
-            "metadata_eval.csv",
-        ]
+        for split in ("train", "eval"):
+            assert find_metadata(tmp_path, split)[0].path.name == f"metadata_{split}.csv"
 
     def test_each_speaker_may_have_a_folder(self, tmp_path, caplog):
         write_metadata(tmp_path / "sara", "s1|One.")
@@ -164,9 +162,7 @@ class TestFindMetadata:
         assert [record.levelname for record in caplog.records] == ["WARNING"]
         assert caplog.text.rstrip().endswith("folders without metadata are left out: ben.")
 
-    @pytest.mark.parametrize(
-        "start", [b"RIFF\x24\x00\x00\x00WAVE", b"fLaC\x00", b"OggS\x00", b"ID3\x04", b"\xff\xfb\x90"]
-    )
+    @pytest.mark.parametrize("start", [b"RIFF\x24\0\0\0WAVE", b"fLaC\0", b"OggS\0", b"ID3\x04", b"\xff\xfb\x90"])
     def test_a_sound_file_is_not_taken_for_text_of_another_encoding(self, tmp_path, start):
         (tmp_path / "clip").write_bytes(start + b"\xe9" * 50)
         with pytest.raises(CorpusError, match=r"clip: is a sound file\. Give the corpus folder"):

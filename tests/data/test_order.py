@@ -4,13 +4,8 @@ from hypothesis import strategies as st
 from myxtts.data.sampler import Kind, Place, Position, RunOrder, count_micro_batches
 from tests.data.test_sampler import samplers
 
-runs = st.fixed_dictionaries(
-    {
-        "validation_batches": st.integers(0, 4),
-        "validation_interval": st.integers(1, 7),
-        "end_step": st.integers(0, 25),
-    }
-)
+limits = {"validation_batches": (0, 4), "validation_interval": (1, 7), "end_step": (0, 25)}
+runs = st.fixed_dictionaries({name: st.integers(*each) for name, each in limits.items()})
 
 
 def list_places(sampler, validation_batches, validation_interval, end_step):

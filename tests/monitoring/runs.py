@@ -8,6 +8,7 @@ from myxtts.monitoring.sampler import CardSummary, HostSummary
 from myxtts.pipeline.threads import HandoffFacts, WorkFacts
 
 GIB = 2**30
+START_S = 1_700_000_000.0
 SETTINGS = {
     "data": {
         "batch_size": 8,
@@ -31,7 +32,7 @@ SETTINGS = {
 
 def make_run_row(step=0, **changes):
     values = {
-        "time_s": 1_700_000_000.0 + step, "step": step, "end_step": 400, "stage": "gpt", "mode": "isolated",
+        "time_s": START_S + step, "step": step, "end_step": 400, "stage": "gpt", "mode": "isolated",
         "devices": {"data": "/GPU:0", "model": "/GPU:1"}, "settings": SETTINGS, "environment": {"tensorflow": "2.21.0"},
         "around": {"cards": [0, 1], "processors": 16},
     }  # fmt: skip
@@ -57,7 +58,7 @@ def make_flow(elapsed_s=10.0, train_waits=0.02, transfer_waits=0.5, busy=0.5):
 def make_train_row(step, steps=10, **changes):
     """Ten steps of 0.9 s and one second of other things."""
     values = {
-        "time_s": 1_700_000_000.0 + step, "step": step, "epoch": step // 100,
+        "time_s": START_S + step, "step": step, "epoch": step // 100,
         "losses": tuple(3 + 2 * math.exp(-(step - steps + 1 + n) / 80) for n in range(steps)), "learning_rate": 2e-4,
         "step_times_s": tuple(0.9 + 0.01 * (n % 5) for n in range(steps)), "left_out": 0,
         "spent": {Cause.STEP: 9.0, Cause.DATA_STALL: 0.5, Cause.OTHER: 0.5}, "batches": 2 * steps, "clips": 16 * steps,
@@ -72,7 +73,7 @@ def make_machine_row(step):
     told = CardSummary(1, 0.9, 310.0, 350.0, 1700.0, 1980, 81.0, ("power limit",))
     silent = CardSummary(0, None, None, None, None, None, None, None)
     host = HostSummary(0.4, 3 * GIB, 8 * GIB)
-    return MachineRow(time_s=1_700_000_000.0 + step, step=step, cards=(silent, told), host=host)
+    return MachineRow(time_s=START_S + step, step=step, cards=(silent, told), host=host)
 
 
 def make_rows(steps=400):
@@ -86,14 +87,11 @@ def make_rows(steps=400):
         rows.append(make_train_row(step, spent=spent, flow=flow))
         if step % 50 == 0:
             loss = 3.1 + 2 * math.exp(-step / 80)
-            rows.append(ValidationRow(time_s=1_700_000_000.0 + step, step=step, loss=loss, is_best=True))
+            rows.append(ValidationRow(time_s=START_S + step, step=step, loss=loss, is_best=True))
         if step % 100 == 0:
-            rows.append(
-                EventRow(time_s=1_700_000_000.0 + step, step=step, name="checkpoint", text=f"step-{step}, 1.2 GB")
-            )
-    rows.insert(
-        20, EventRow(time_s=1_700_000_150.0, step=150, name="producer died", text="killed by <SIGKILL> & restarted")
-    )
+            rows.append(EventRow(time_s=START_S + step, step=step, name="checkpoint", text=f"step-{step}, 1.2 GB"))
+    died = EventRow(time_s=START_S + 150, step=150, name="producer died", text="killed by <SIGKILL> & restarted")
+    rows.insert(20, died)
     rows += [make_machine_row(steps - 10), make_machine_row(steps)]
     rows.append(
         SummaryRow(time_s=1_700_000_500.0, step=steps, status="finished", spent={Cause.CHECKPOINT: 5.0, Cause.VALIDATION: 5.0})

@@ -25,7 +25,7 @@ def open_producer(*faults, task="tests.pipeline.tasks:NumbersTask", batch=None, 
         yield producer
 
 
-def take_all(producer, before_release=lambda position: None):
+def take_all(producer):
     """Everything a producer makes, by position, in the order of arrival."""
     batches = {}
     while True:
@@ -36,7 +36,6 @@ def take_all(producer, before_release=lambda position: None):
         assert position not in batches
         batches[position] = {name: np.array(view) for name, view in views.items()}
         del views
-        before_release(position)
         producer.release()
 
 

@@ -168,12 +168,7 @@ def test_the_page_of_a_run_has_every_section(tmp_path):
 
 def test_the_page_of_a_run_that_has_just_begun_says_what_is_unknown():
     page = make_page(make_run_row(), unreadable=1)
-    for words in (
-        "Nothing was trained yet.",
-        "Running or killed",
-        "No finite value yet.",
-        "1 lines of the metrics file",
-    ):
+    for words in ("Nothing was trained yet.", "Running or killed", "No finite value yet.", "1 lines of the metrics"):
         assert words in page
     assert page.count('class="unknown"') == 7
     assert "nan" not in page.lower()

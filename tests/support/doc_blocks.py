@@ -14,6 +14,8 @@ from tests.support.processes import ROOT
 LANGUAGES = ("en", "fa")
 README = {"en": "README.md", "fa": "README.fa.md"}
 CODE = ("bash", "python", "yaml")
+BESIDE = ("train_main.py", "configs", "utilities", "constraints.txt", "quick_fix_gpu_utilization.sh", "examples")
+"""What the commands of the pages find where they are run."""
 RUN, REHEARSAL, PARSE_ONLY = "run", "rehearsal", "parse-only"
 TAGS = (RUN, REHEARSAL, PARSE_ONLY)
 """Really run as it stands; run on logical CPU devices and a few updates long; only taken apart."""
@@ -80,14 +82,7 @@ def make_stand(folder: Path, corpus: Path, model: Path | None = None) -> None:
     Args:
         model: a folder that stands for the imported model, and whose vocabulary stands for a grown one.
     """
-    for name in [
-        "train_main.py",
-        "configs",
-        "utilities",
-        "constraints.txt",
-        "quick_fix_gpu_utilization.sh",
-        "examples",
-    ]:
+    for name in BESIDE:
         (folder / name).symlink_to(ROOT / name)
     for name in ("my_corpus", "other_corpus", "persian"):
         # A folder of its own, since pages write beside the clips: a vocabulary, for one.

@@ -141,11 +141,8 @@ def _replace_everywhere(module: str, name: str, other: Any) -> Undo:
     # Whoever will do so in the run must have done it.
     importlib.import_module("myxtts.training.trainer")
     whole = getattr(importlib.import_module(module), name)
-    holders = [
-        each
-        for key, each in list(sys.modules.items())
-        if key.startswith("myxtts") and getattr(each, name, None) is whole
-    ]
+    ours = [module for key, module in list(sys.modules.items()) if key.startswith("myxtts")]
+    holders = [module for module in ours if getattr(module, name, None) is whole]
     for holder in holders:
         setattr(holder, name, other)
     return [(holder, name, whole) for holder in holders]

@@ -23,12 +23,6 @@ def test_the_python_example_trains_and_says_the_second_time_that_it_is_done(tmp_
     assert "is finished: 3 updates are done" in second.stderr
 
 
-def test_the_python_example_says_what_is_wrong_in_a_line():
-    result = run_python(["examples/memory_isolated_training.py", "--max-steps", "0"])
-    assert result.returncode == 2
-    assert result.stderr == "memory_isolated_training.py: training.max_steps must be at least 1, but is 0.\n"
-
-
 @pytest.mark.soak
 def test_the_shell_example_shows_its_plan_and_trains(tmp_path):
     words = ["bash", f"{ROOT}/examples/gpu_pipeline_example.sh", *SHORT, "--checkpoint-dir", str(tmp_path / "run")]

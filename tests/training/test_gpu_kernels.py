@@ -113,9 +113,7 @@ def collect_functions(work):
 
 def find_kernel(node):
     """The node's kernel for GPUs, or None."""
-    return next(
-        (kernel for kernel in list_kernels(node.op) if all(fits(node, each) for each in kernel.constraint)), None
-    )
+    return next((each for each in list_kernels(node.op) if all(fits(node, rule) for rule in each.constraint)), None)
 
 
 @cache

@@ -20,6 +20,8 @@ from tests.training.test_run_starts import OF_THE_START, publish
 
 FACTOR = 8 / 2
 LORA = ("--lora-rank", "2", "--lora-alpha", "8", "--lora-matrices", "qkv,contract")
+OFTEN = ("--checkpoint-interval", "2", "--keep-last", "9", "--ema-decay", "0.5", "--validation-interval", "2")
+HALF = ("--lora-rank", "4", "--mixed-precision", "mixed_bfloat16", "--gradient-checkpointing", "--max-steps", "2")
 PRODUCTS = {f"gpt.gpt.h.0.{name}" for name in ("attn.c_attn", "mlp.c_proj")}
 
 
@@ -32,27 +34,14 @@ def runs(share, unbroken, codec_run):
         folder.mkdir()
         publish(unbroken.folder / "step-00000008", folder)
         start = ("--train-data", codec_run / "corpus", "--grad-accum", "1", "--init-from")
-        often = (
-            *LORA,
-            *["--checkpoint-interval", "2", "--keep-last", "9", "--ema-decay", "0.5", "--validation-interval", "2"],
-        )
         run_tiny(folder / "full", *start, folder / "whole", "--max-steps", "1", **OF_THE_START)
-        run_tiny(folder / "voice", *start, folder / "whole", *often, "--max-steps", "4", **OF_THE_START)
+        run_tiny(folder / "voice", *start, folder / "whole", *LORA, *OFTEN, "--max-steps", "4", **OF_THE_START)
         shutil.copytree(folder / "whole", folder / "gone")
-        broken = (*start, folder / "gone", *often)
+        broken = (*start, folder / "gone", *LORA, *OFTEN)
         run_tiny(folder / "broken", *broken, "--max-steps", "2", **OF_THE_START)
         shutil.rmtree(folder / "gone")
         run_tiny(folder / "broken", *broken, "--max-steps", "4", "--resume", **OF_THE_START)
-        half = [
-            "--lora-rank",
-            "4",
-            "--mixed-precision",
-            "mixed_bfloat16",
-            "--gradient-checkpointing",
-            "--max-steps",
-            "2",
-        ]
-        run_tiny(folder / "half", *start, unbroken.folder, *half, **OF_THE_START)
+        run_tiny(folder / "half", *start, unbroken.folder, *HALF, **OF_THE_START)
 
     return share("lora", make)
 

@@ -44,18 +44,10 @@ def publish(path, folder):
     model = read_model_directory(path)
     config = model.config.replace(model={"decoder_width": 32})
     sizes = read_sizes(config.model)
-    frozen = [
-        weight
-        for weight in list_xtts_weights(sizes.gpt, sizes.decoder, sizes.speaker)
-        if not weight.key.startswith("gpt.")
-    ]
-    write_model_directory(
-        folder / "whole",
-        config=config,
-        model={**draw_tensors(frozen, 1), **model.model},
-        dvae=model.dvae,
-        vocabulary=model.vocabulary,
-    )
+    weights = list_xtts_weights(sizes.gpt, sizes.decoder, sizes.speaker)
+    frozen = draw_tensors([weight for weight in weights if not weight.key.startswith("gpt.")], 1)
+    parts = {"model": {**frozen, **model.model}, "dvae": model.dvae, "vocabulary": model.vocabulary}
+    write_model_directory(folder / "whole", config=config, **parts)
     export_coqui(read_model_directory(folder / "whole"), folder / "coqui")
 
 

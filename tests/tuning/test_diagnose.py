@@ -199,11 +199,7 @@ def test_what_makes_a_corpus_slow_is_named_with_numbers(changes, part):
 
 @pytest.mark.parametrize(
     ("batch_size", "accumulation", "remedy"),
-    [
-        (8, 4, "--batch-size 4 --grad-accum 8"),
-        (3, 84, "--batch-size 1 --grad-accum 252"),
-        (1, 2, "none: a batch of one clip"),
-    ],
+    [(8, 4, "--batch-size 4 --grad-accum 8"), (3, 84, "--batch-size 1 --grad-accum 252"), (1, 2, "none: a batch")],
 )
 def test_less_padding_keeps_the_clips_of_an_update(batch_size, accumulation, remedy):
     (issue,) = diagnose.check_corpus(replace(CORPUS, padding=0.3), batch_size, accumulation)
