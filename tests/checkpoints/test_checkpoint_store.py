@@ -205,13 +205,6 @@ def written(tmp_path):
     return open_store(tmp_path).save(**make_content(7), state=make_state(7, val_loss=0.1 + 0.2)).path
 
 
-def test_metrics_may_be_numbers_of_numpy_and_not_a_number(tmp_path):
-    state = TrainingState(step=1, metrics={"train_loss": np.float32(0.5), "val_loss": math.nan})
-    metrics = read_training_checkpoint(open_store(tmp_path).save(**make_content(1), state=state).path).state.metrics
-    assert metrics["train_loss"] == 0.5
-    assert math.isnan(metrics["val_loss"])
-
-
 def test_what_would_not_come_back_as_it_was_is_not_written(tmp_path):
     state = TrainingState(step=1, metrics={}, extra={"counter": np.int64(3)})
     with pytest.raises(TypeError, match="int64"):

@@ -25,12 +25,6 @@ def assert_refused(tmp_path, content, message):
         read_torch_file(path)
 
 
-def test_the_builder_makes_files_that_are_read(tmp_path):
-    path = tmp_path / "honest.pth"
-    path.write_bytes(zip_one_more("archive/version", b"3\n"))
-    assert read_torch_file(path) is None
-
-
 HERE, INNER = local_header("archive/data.pkl", PROGRAM) + PROGRAM, local_header("archive/data/0", b"xyz") + b"xyz"
 OUTER = local_header("archive/data.pkl", INNER)
 LARGE = {"size": 2**32 - 1, "stored": 2**32 - 1}
@@ -107,7 +101,12 @@ def test_too_many_records_are_refused(tmp_path, monkeypatch):
     assert_refused(tmp_path, zip_records({f"archive/{index}": b"" for index in range(4)}), "at most 99")
 
 
-def test_a_folder_entry_is_no_record(tmp_path):
-    path = tmp_path / "repacked.pth"
-    path.write_bytes(zip_records({"archive/": b"", "archive/data.pkl": PROGRAM}))
+@pytest.mark.parametrize(
+    "more", [{}, {"archive/version": b"3\n"}, {"archive/": b""}], ids=["plain", "more", "a folder"]
+)
+def test_what_lies_about_nothing_is_read(tmp_path, more):
+    path = tmp_path / "honest.pth"
+    path.write_bytes(zip_records({**more, "archive/data.pkl": PROGRAM}))
+    assert read_torch_file(path) is None
+    path.write_bytes(zip_one_more("archive/version", b"3\n"))
     assert read_torch_file(path) is None

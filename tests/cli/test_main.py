@@ -2,7 +2,7 @@
 
 import pytest
 
-from myxtts.cli.main import format_help, make_parser
+from myxtts.cli.main import make_parser
 from myxtts.errors import CommandLineError
 from tests.support.processes import run_code
 
@@ -23,10 +23,6 @@ report([said, sorted({'tensorflow', 'numpy', 'uvicorn', 'starlette'} & set(sys.m
     assert [command for command, text in said.items() if "\n  --rehearsal" not in text] == []
     for command in ("synthesize", "serve"):
         assert "consent" in " ".join(said[command].split())
-
-
-def test_the_overview_fits_eighty_columns():
-    assert max(map(len, format_help().splitlines())) <= 80
 
 
 @pytest.mark.parametrize(("words", "missing"), [("import", "MODEL.pth, --out"), ("export", "DIR, --out")])

@@ -57,28 +57,6 @@ def test_codes_come_back_and_misses_are_told(tmp_path, has_folder):
     assert bool(list(tmp_path.iterdir())) == has_folder
 
 
-def test_another_run_finds_them_and_writes_nothing_where_nothing_is_new(tmp_path):
-    with CodeCache(tmp_path, KEY) as cache:
-        put(cache, range(5))
-    before = list_files(tmp_path)
-    with CodeCache(tmp_path, KEY) as cache:
-        assert find_clips(cache, range(6)) == set(range(5))
-    assert list_files(tmp_path) == before
-    (kept,) = list_kept_codes(tmp_path)
-    assert (kept.key, kept.clips) == (KEY, 5)
-
-
-def test_what_is_new_is_written_from_time_to_time(tmp_path, monkeypatch):
-    cache = CodeCache(tmp_path, KEY)
-    put(cache, [0])
-    assert list_files(tmp_path) == []
-    monkeypatch.setattr(code_cache, "SAVE_EVERY_S", 0.0)
-    put(cache, [1])
-    assert len(list_files(tmp_path)) == 1
-    # The process is killed here, and nothing is lost.
-    assert find_clips(CodeCache(tmp_path, KEY), range(3)) == {0, 1}
-
-
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "other name", "lies", "packed"])
 def test_a_damaged_file_is_told_of_and_none_of_its_codes_is_served(tmp_path, caplog, damage):
     with CodeCache(tmp_path, KEY) as cache:

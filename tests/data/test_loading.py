@@ -1,5 +1,6 @@
 """What every engine must do alike."""
 
+import errno
 import os
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from myxtts.audio.reading import find_plain_samples, read_clip
 from myxtts.data.loaders import ClipFile, LoadFailure
-from myxtts.errors import ClipError, DropReason
+from myxtts.errors import ClipError, DropReason, MachineError, ReadingError
 from tests.data.reading import make_engine
 from tests.data.wav_files import OTHER, PLAIN
 from tests.support.shared_files import find_shared
@@ -105,3 +106,23 @@ def test_failures_name_their_row_and_reason(engine, files, tmp_path):
 def test_any_cut_leaves_no_shorter_clip():
     content = PLAIN["with a remark in front, as ffmpeg writes"]
     assert all(find_plain_samples(content[:size]) is None for size in range(len(content)))
+
+
+def test_processes_that_die_whatever_they_do_are_an_error_and_no_clip_is_blamed(files, tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text("import os\nos.kill(os.getpid(), 9)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with make_engine("1 worker") as engine:
+        load = engine.start(files, WIDTH)
+        with pytest.raises(ReadingError, match="20 worker processes in a row died of signal 9"):
+            engine.finish(load)
+        assert load.failures == {}
+
+
+def test_a_machine_without_memory_says_so(files, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    told = r"batch 1 of 8 .* Lower --buffer-size"
+    with make_engine("1 worker") as engine, pytest.raises(MachineError, match=told):
+        engine.start(files, WIDTH)

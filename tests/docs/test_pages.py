@@ -10,8 +10,6 @@ from tests.support.processes import ROOT
 
 PAGES = [page for language in LANGUAGES for page in list_pages(language)]
 BENCHMARKS = [str(each.relative_to(ROOT)) for each in sorted((ROOT / "docs" / "benchmarks").glob("*.md"))]
-WITHOUT_OPENING = {README["en"], "docs/en/quick-start.md", "docs/en/reference.md"}
-"""Pages whose first command is in a section, or that have none."""
 LEFT_TO_RIGHT = "\N{LEFT-TO-RIGHT MARK}"
 STRAYS = (
     *("پرونده", "کلیپ", "نقطهٔ ذخیره", "زیان‌", "رمزگشا", "تولیدکننده", "فرایند", "درگاه", "پرامپت", "دیوار آتش"),
@@ -64,12 +62,6 @@ def count_table_rows(text):
 
 def count_codes(text):
     return Counter(" ".join(code.split()) for code in re.findall(r"`([^`]+)`", text))
-
-
-@pytest.mark.parametrize("page", sorted({*list_pages("en")} - WITHOUT_OPENING))
-def test_a_page_opens_with_a_command(page):
-    opening = (ROOT / page).read_text(encoding="utf-8").partition("\n## ")[0]
-    assert "```bash" in opening
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from myxtts.cli.main import COMMANDS, make_parser
+from myxtts.tuning.selfcheck import CHECKS
 from tests.support.processes import ROOT
 from tools.write_reference import PAGES, write_page
 
@@ -30,3 +31,11 @@ def test_every_variable_that_is_read_has_its_line():
     }
     for words in PAGES.values():
         assert set(words.variable_rows) == read
+
+
+@pytest.mark.parametrize("language", PAGES)
+def test_every_check_is_explained_and_none_that_does_not_exist(language):
+    page = (ROOT / "docs" / language / "your-hardware.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?`) \| .*\|$", page, flags=re.MULTILINE)
+    named = [name for row in rows for name in re.findall(r"`([\w-]+)`", row)]
+    assert named == [check.name for check in CHECKS]

@@ -8,8 +8,8 @@ from collections import deque
 import psutil
 import pytest
 
-from myxtts.serving.limits import RateLimiter, ServingLimits, name_client
-from myxtts.serving.request import ApiError, ServerStartError
+from myxtts.serving.limits import RateLimiter, name_client
+from myxtts.serving.request import ApiError
 from tests.serving.hosting import CHUNK_SAMPLES, VOICE, GatedSynthesizer, host, read_answer
 
 SPEECH = "/v1/audio/speech"
@@ -192,12 +192,3 @@ def test_a_client_has_so_many_requests_a_minute_and_others_have_theirs():
 )
 def test_what_counts_as_one_client(address, client):
     assert name_client(address) == client
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "flag"),
-    [("text_characters", 0, "--max-text"), ("requests_per_minute", -1, "--rate"), ("queue", 0, "--queue")],
-)
-def test_a_limit_of_nothing_is_refused(field, value, flag):
-    with pytest.raises(ServerStartError, match=f"{flag} must be from 1 to"):
-        ServingLimits(**{field: value})
