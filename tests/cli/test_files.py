@@ -40,13 +40,6 @@ def test_a_place_that_takes_nothing_is_named(tmp_path, place, why, write):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_the_longest_name_is_no_trouble(tmp_path):
-    path = tmp_path / ("x" * 255)
-    check_writable(path)
-    write_text(path, "new\n")
-    assert path.read_text() == "new\n"
-
-
 @pytest.mark.parametrize(("call", "code"), [("mkdir", errno.EACCES), ("mkdir", errno.EROFS), ("replace", errno.EBUSY)])
 def test_a_file_that_nothing_can_replace_is_written_in_place(old, monkeypatch, call, code):
     inode = old.stat().st_ino

@@ -1,15 +1,10 @@
-import pytest
 import soundfile
 
 from myxtts.data.ljspeech import demo_corpus_path, read_metadata
 
 
-@pytest.fixture(scope="module")
-def metadata():
-    return read_metadata(demo_corpus_path())
-
-
-def test_clips_are_short_and_have_their_texts(metadata):
+def test_clips_are_short_and_have_their_texts():
+    metadata = read_metadata(demo_corpus_path())
     for name, text in zip(metadata.audio, metadata.text, strict=True):
         info = soundfile.info(demo_corpus_path() / name)
         assert (info.samplerate, info.channels) == (22050, 1), name

@@ -173,9 +173,6 @@ def test_a_folder_whose_name_is_not_utf8_is_read(tmp_path):
     assert read_epoch(texted, "1 worker") == read_epoch(texted, "tensorflow") == read_epoch(texted)
 
 
-SLICES = ("slice_starts_B", "slice_lengths_B")
-
-
 def read_share(texted, share):
     sampler, engine = make_sampler(texted, accumulation=2), CountingEngine()
     with open_reader(texted, engine, sampler=sampler, share=share, end_step=sampler.steps_per_epoch) as reader:
@@ -189,7 +186,8 @@ def test_shares_are_disjoint_and_join_to_the_batch(lj, parts):
     for number, batch in enumerate(whole):
         own = [batches[number] for batches, _ in shares]
         assert len({each.wav_BS.shape for each in own}) == 1, "all have one shape"
-        for name in ("clips_B", "wav_BS", "wav_lengths_B", "text_BL", "text_lengths_B", "weights_B", *SLICES):
+        lengths = ("wav_lengths_B", "text_lengths_B", "slice_starts_B", "slice_lengths_B")
+        for name in ("clips_B", "wav_BS", "text_BL", "weights_B", *lengths):
             joined = np.concatenate([getattr(each, name) for each in own])[: batch.rows]
             np.testing.assert_array_equal(joined, getattr(batch, name), err_msg=name)
     read = [file for _, files in shares for file in files]

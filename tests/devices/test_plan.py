@@ -297,12 +297,6 @@ def test_rehearsals_have_the_same_modes_on_logical_cpus(request_values, mode, de
     assert made.rehearsal
 
 
-def test_a_rehearsal_ignores_the_cards_of_the_machine():
-    made = plan(make_machine(2), rehearsal=True, data_gpu=7, model_gpu=5)
-    assert all(not process.cards for process in made.processes)
-    assert (made.data.physical_id, made.model.physical_id) == (7, 5)
-
-
 def test_default_limits_of_a_rehearsal_are_scaled_to_the_host():
     made = plan(Machine(CardScan((), (), None), host_free_mib=3000), rehearsal=True, mode="isolated")
     assert made.data.memory.mib + made.model.memory.mib <= 3000

@@ -4,6 +4,8 @@ TensorFlow is set up once per process, so everything here happens in children. F
 TensorFlow's Python context, from which it computes the options it hands to its GPU runtime.
 """
 
+import re
+
 import pytest
 
 from tests.support.fake_gpus import PLANNING, PREPARE
@@ -153,21 +155,49 @@ def test_the_log_of_an_isolated_trainer_speaks_of_its_one_card():
     assert not any("growth" in line for line in lines)
 
 
+REFUSED = """
+errors = []
+def ask(call):
+    try:
+        call()
+    except (DevicesInUseError, PlacementError) as error:
+        errors.append(str(error))
+"""
 SECOND_PLAN = """
 first = plan_rehearsal(mode="dual")
 runtime.apply_plan(first)
 runtime.apply_plan(first)
-try:
-    runtime.apply_plan(plan_rehearsal())
-except DevicesInUseError as error:
-    report([str(error), runtime.active_plan() == first])
+ask(lambda: runtime.apply_plan(plan_rehearsal()))
+report([errors, runtime.active_plan() == first])
+"""
+TOO_LATE = """
+import tensorflow as tf
+tf.constant(1.0)
+ask(lambda: runtime.apply_plan(plan_rehearsal(mode="dual")))
+ask(lambda: runtime.set_thread_pools(1, 1))
+report([errors, runtime.active_plan() is None])
+"""
+NOT_FOUND = """
+ask(lambda: runtime.apply_plan(plan_gpus(2, data_gpu=0, model_gpu=1)))
+report([errors, runtime.active_plan() is None])
 """
 
 
-def test_a_process_has_one_plan():
-    text, kept = run_code(PLANNING + SECOND_PLAN)
-    assert text.startswith("A device plan (dual mode) is already in force")
-    assert kept
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (SECOND_PLAN, [r"A device plan \(dual mode\) is already in force"]),
+        (TOO_LATE, ["plan comes too late: TensorFlow is already initialised.*makes a tensor", "pools come too late"]),
+        (NOT_FOUND, [r"driver shows GPU 0 and GPU 1.*pip install 'tensorflow\[and-cuda\]'"]),
+    ],
+    ids=["a second plan", "one that comes too late", "cards that TensorFlow does not find"],
+)
+def test_a_plan_that_cannot_be_had_is_an_error_and_not_in_force(code, said):
+    errors, is_as_before = run_code(PLANNING + REFUSED + code)
+    assert [bool(re.search(words, error, re.DOTALL)) for words, error in zip(said, errors, strict=True)] == [
+        True
+    ] * len(said)
+    assert is_as_before
 
 
 IMPORTED_FIRST = """
@@ -179,41 +209,6 @@ import tensorflow
 
 def test_tensorflow_imported_first_is_worth_a_warning():
     assert any("TensorFlow was imported before MyXTTS" in line for line in run_code(IMPORTED_FIRST))
-
-
-TOO_LATE = """
-import tensorflow as tf
-tf.constant(1.0)
-errors = []
-for call in (lambda: runtime.apply_plan(plan_rehearsal(mode="dual")), lambda: runtime.set_thread_pools(1, 1)):
-    try:
-        call()
-    except DevicesInUseError as error:
-        errors.append(str(error))
-report([errors, runtime.active_plan() is None])
-"""
-
-
-def test_a_plan_that_comes_too_late_is_our_error_and_not_in_force():
-    (plan_error, threads_error), active = run_code(PLANNING + TOO_LATE)
-    assert plan_error.startswith("The device plan comes too late: TensorFlow is already initialised")
-    assert "before anything makes a tensor" in plan_error
-    assert "thread pools come too late" in threads_error
-    assert active, "it is not in force"
-
-
-MISSING = """
-try:
-    runtime.apply_plan(plan_gpus(2, data_gpu=0, model_gpu=1))
-except PlacementError as error:
-    report(str(error))
-"""
-
-
-def test_cards_that_tensorflow_does_not_find_are_an_error_with_the_fix():
-    text = run_code(PLANNING + MISSING)
-    assert "The driver shows GPU 0 and GPU 1" in text
-    assert "pip install 'tensorflow[and-cuda]'" in text
 
 
 EXECUTION = """

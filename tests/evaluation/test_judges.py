@@ -23,13 +23,6 @@ for line in sys.stdin:
 
 
 @pytest.fixture
-def packages(tmp_path, monkeypatch):
-    """A folder that judges import from."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return tmp_path
-
-
-@pytest.fixture
 def make_wav(tmp_path):
     def make(samples):
         path = tmp_path / f"{samples}.wav"
@@ -116,8 +109,9 @@ PRINT = "sh -c 'echo {}' {{wav}}"
         (JudgeChoice(command=PRINT.format("0 0")), [], "length 0"),
     ],
 )
-def test_functions_and_commands_hear_path_and_language(packages, make_wav, choice, heard, message):
-    (packages / "my_ears.py").write_text(EARS)
+def test_functions_and_commands_hear_path_and_language(tmp_path, monkeypatch, make_wav, choice, heard, message):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "my_ears.py").write_text(EARS)
     with open_judge(SPEAKER_JUDGE if isinstance(heard, list) else RECOGNISER, choice) as judge:
         if message is not None:
             with pytest.raises(JudgeFailedError, match=message):

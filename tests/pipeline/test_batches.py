@@ -16,11 +16,7 @@ WAYS = {
         "sections": {"data": {"cache": "auto", "prefetch_to_gpu": False}},
     },
     "dual, resumed": {"mode": "dual", "first_step": 3},
-    KEPT: {
-        "mode": "dual",
-        "rows_at_a_time": 2,
-        "sections": {"data": {"cache": "memory", "num_workers": 0}},
-    },
+    KEPT: {"mode": "dual", "rows_at_a_time": 2, "sections": {"data": {"cache": "memory", "num_workers": 0}}},
     "codec, single": {"mode": "single", "target": "codec", "end_step": 4},
     "codec, isolated": {"mode": "isolated", "target": "codec", "end_step": 4},
 }
