@@ -64,7 +64,7 @@ def launched():
 def test_a_layer_asks_a_gpu_for_few_kernels(launched):
     # Coqui's asks for 79. Each takes 4 to 10 us however small it is: a step of thousands cannot keep a card busy.
     assert launched[2] - launched[1] <= 86
-    assert launched[1] <= 434
+    assert launched[1] <= 435
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
