@@ -69,15 +69,6 @@ def test_learning_with_shared_prompts_is_measured_beside_a_prompt_for_each_clip(
     assert all(rate == pytest.approx(1000 / clip_ms, rel=0.02) for rate, clip_ms, *_ in rows.values())
 
 
-@pytest.mark.soak
-def test_the_modes_are_measured_with_the_real_model():
-    text = run_bench("pipeline", "--part", "b", "--batches", "2", "--rounds", "1")
-    rows = read_rows(text, "ms/batch")
-    assert len(rows) == 8
-    assert all(least <= batch <= most for batch, least, most, *_ in rows.values())
-    assert rows["series"][3] == 1.0
-
-
 def test_the_planner_s_choice_is_compared_with_every_mode():
     text = run_bench("planner", "--workloads", "1", "--batches", "2")
     (row,) = re.findall(r"^  60    55    1    20   2  (\S+) +([\d.]+) +([\d.]+)  (\S+) +([\d.]+)%", text, re.MULTILINE)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from myxtts.errors import UserError
 from myxtts.text.normalise import CHARACTER_LIMITS, character_limit
 from myxtts.text.sentences import split_sentences
+from tests.support.processes import run_python
 
 
 @pytest.mark.parametrize(
@@ -69,3 +70,9 @@ def test_nothing_is_lost_and_no_piece_is_too_long_or_empty(text, language, limit
     pieces = split_sentences(text, language, limit)
     assert "".join("".join(pieces).split()) == "".join(text.split())
     assert all(0 < len(piece) <= limit and piece == piece.strip() for piece in pieces)
+
+
+def test_text_imports_neither_tensorflow_nor_the_packages_of_some_languages():
+    heavy = ["tensorflow", "keras", "numpy", "pypinyin", "cutlet", "hangul_romanize", "pydantic"]
+    program = f"import sys, myxtts.text.sentences, myxtts.text.vocabulary; print([name for name in {heavy} if name in sys.modules])"
+    assert run_python(["-c", program]).stdout == "[]\n"

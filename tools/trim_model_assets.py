@@ -1,6 +1,6 @@
-"""Writes the reference arrays that travel with the project: `python -m tests.models.trim_assets`.
+"""Writes the reference arrays that travel with the project: `python -m tools.trim_model_assets`.
 
-Kept is what the tests of this room read; intermediates, for finding where a port departs, stay with the full fixtures.
+Kept is what tests/models reads; intermediates, for finding where a port departs, stay with the full fixtures.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FACTS = {"b_gpt_train": ("grad_norms",), "d_dvae": ("grad_norms",), "j_logits_pr
 
 
 def trim_assets() -> None:
-    """Writes every asset of this room."""
+    """Writes every asset of tests/models."""
     for case, prefixes in KEPT.items():
         with np.load(find_parity(f"{case}.npz")) as arrays:
             kept = {name: arrays[name] for name in arrays.files if name.startswith(prefixes)}
