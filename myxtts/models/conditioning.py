@@ -70,11 +70,11 @@ class PerceiverLayer(Part):
     def call(self, latents_PBC: tf.Tensor, context_TBC: tf.Tensor) -> tf.Tensor:
         length, batch, width = measure(latents_PBC)
         latents_NC = tf.reshape(latents_PBC, [-1, width])
-        rows_NC = tf.concat([latents_NC, tf.reshape(context_TBC, [-1, width])], 0)
+        # Not of `latents_NC`: TensorFlow adds three gradients at once in an order that depends on which is there first.
+        rows_NC = tf.reshape(tf.concat([latents_PBC, context_TBC], 0), [-1, width])
         (q,) = split_heads(self.query(latents_NC), [length, batch], 1, self.heads)
         k, v = split_heads(self.key_value(rows_NC), [-1, batch], 2, self.heads)
-        # Not `latents_NC` again: TensorFlow adds three gradients at once in an order that depends on which is there first.
-        latents_NC = tf.reshape(latents_PBC, [-1, width]) + self.project(attend(q, k, v, scores=self.scores))
+        latents_NC += self.project(attend(q, k, v, scores=self.scores))
         value, gate = tf.split(self.expand(latents_NC), 2, -1)
         latents_NC += self.contract(value * tf.nn.gelu(gate, approximate=False))
         return tf.reshape(latents_NC, [length, batch, width])
