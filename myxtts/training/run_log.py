@@ -97,7 +97,7 @@ class RunLog:
     ):
         run, training = saver.run, saver.config.training
         self.folder, self.ledger, self.clock = run.path, ledger, StepClock()
-        self._plan, self._schedule = plan, schedule
+        self._plan, self._schedule, self._is_shared = plan, schedule, plan.is_shared
         around = MachineFacts.of_machine(read_machine())
         settings = settle_sections(saver.config, around)
         settings["training"]["validation_interval"] = schedule.validation_interval
@@ -269,7 +269,7 @@ class RunLog:
 
     def _watch_preparation(self, step: int, made: BatchMemory) -> None:
         """Looks at the memory of whoever prepared a batch, as far as it is not that of the training."""
-        used = {} if self._plan.is_shared else {Memory.DATA_DEVICE: made.device_bytes}
+        used = {} if self._is_shared else {Memory.DATA_DEVICE: made.device_bytes}
         if made.pid != os.getpid():
             if self._producer is not None and self._producer.pid != made.pid:
                 self._memory.forget(Memory.PRODUCER)
