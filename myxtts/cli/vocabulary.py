@@ -47,10 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     characters = sum(map(len, texts))
     advised = max(LEAST_MERGES, characters // CHARACTERS_PER_MERGE)
     growth = extend_vocabulary(arguments.base, out, language, texts, merges=advised if merges is None else merges)
-    tokenizer, gained = (
-        Tokenizer(out),
-        f"{growth.tag or 'no new tag'}, {len(growth.characters)} characters, {len(growth.merges)} merges",
-    )
+    gained = f"{growth.tag or 'no new tag'}, {len(growth.characters)} characters, {len(growth.merges)} merges"
+    tokenizer = Tokenizer(out)
     tokens = sum(len(tokenizer.encode(text, language)) for text in texts)
     print(f"Grown   {growth.old_text_tokens} -> {growth.text_tokens} tokens: {gained}")
     print(
