@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -57,8 +57,25 @@ class GeneratedRow:
     is_last: bool = True
 
 
+class Generator(Protocol):
+    """Says texts in codes: all that speaking asks of whatever decodes, TensorFlow or another engine."""
+
+    most_rows: int
+    """The most rows at a time."""
+
+    @property
+    def traces(self) -> int:
+        """How often anything was compiled."""
+
+    def generate(self, rows: Sequence[Row], settings: SpeechSettings) -> list[GeneratedRow]:
+        """What each row says, all rows at once."""
+
+    def stream(self, row: Row, settings: SpeechSettings, codes: int) -> Iterator[GeneratedRow]:
+        """The same for one row, after every so many codes."""
+
+
 class CodeGenerator:
-    """Says texts in codes, so many rows at a time (`most_rows`) that their cache stays within `CACHE_BYTES`."""
+    """The generator in TensorFlow, for so many rows at a time that their cache stays within `CACHE_BYTES`."""
 
     def __init__(self, gpt: GPT, *, usual_penalty: float = PUBLISHED_PENALTY):
         self._gpt = gpt
@@ -69,11 +86,9 @@ class CodeGenerator:
 
     @property
     def traces(self) -> int:
-        """How often anything was compiled."""
         return sum(function.experimental_get_tracing_count() for function in self._compiled.values())
 
     def generate(self, rows: Sequence[Row], settings: SpeechSettings) -> list[GeneratedRow]:
-        """What each row says, all rows at once."""
         inputs = self._pad(rows)
         rule = make_rule(settings, self._usual_penalty)
         say = self._compile(self._trace_all, inputs, rule)
@@ -85,7 +100,6 @@ class CodeGenerator:
         ]
 
     def stream(self, row: Row, settings: SpeechSettings, codes: int) -> Iterator[GeneratedRow]:
-        """The same for one row, after every so many codes."""
         rule, limit = make_rule(settings, self._usual_penalty), self._limit_codes(settings)
         inputs = self._pad([row])
         decoding = self._compile(self._trace_start, inputs, rule)(inputs, rule)

@@ -25,7 +25,7 @@ from myxtts.checkpoints.tensors import Tensor
 from myxtts.devices.machine import read_free_memory_bytes
 from myxtts.errors import UnableToSpeakError, VoiceError
 from myxtts.inference.cloning import CHUNK_SECONDS, VoiceCloner, describe_speaker
-from myxtts.inference.generation import CodeGenerator, GeneratedRow, Row, choose_penalty
+from myxtts.inference.generation import CodeGenerator, GeneratedRow, Generator, Row, choose_penalty
 from myxtts.inference.speech import (
     NO_LEXICON,
     PUBLISHED_CLIP_SECONDS,
@@ -89,7 +89,7 @@ class Synthesizer:
         is_published = xtts.speaker_encoder is not None
         self._limits = PieceLimits(size.max_text_tokens, size.max_new_codes, clip_seconds, joins_sentences=is_published)
         self._cloner = VoiceCloner(xtts, chunk_seconds=chunk_seconds)
-        self._generator = CodeGenerator(xtts.gpt, usual_penalty=choose_penalty(is_published=is_published))
+        self._generator: Generator = CodeGenerator(xtts.gpt, usual_penalty=choose_penalty(is_published=is_published))
         mel_vocoder = MelVocoder(xtts.dvae, xtts.mel_norms.numpy()) if xtts.dvae else None
         self.vocoder = choose_vocoder(vocoder, xtts.decoder, mel_vocoder)
         self.rate_hz = self.vocoder.rate_hz
