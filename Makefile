@@ -12,9 +12,11 @@ GPU     := $(if $(HAS_GPU),-gpu)
 
 comma       := ,
 RUN_EXTRAS  := $(if $(HAS_GPU),[gpu])
+STUDIO_EXTRAS := $(if $(HAS_GPU),[gpu$(comma)studio],[studio])
 TEST_EXTRAS := $(if $(HAS_GPU),[gpu$(comma)dev],[dev])
 
 RUN_STAMP  := $(VENV)/.run$(GPU)
+STUDIO_STAMP := $(VENV)/.studio$(GPU)
 TEST_STAMP := $(VENV)/.test$(GPU)
 
 TRAIN_FLAGS  ?= --init-from base --max-steps 24 --best-metric train_loss
@@ -27,7 +29,7 @@ endif
 BENCHES := cluster data gpu_launches learning lora model pipeline planner corpus_scan preparers
 
 .DEFAULT_GOAL := help
-.PHONY: help train speak test lint types unit soak bench gpu-proof clean setup
+.PHONY: help train speak studio test lint types unit soak bench gpu-proof clean setup
 
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +41,9 @@ train: $(RUN_STAMP) ## set up, train the voice that comes with the package on th
 TEXT ?= This is the voice that comes with the package.
 speak: $(RUN_STAMP) ## set up and say TEXT="..." with the voice that comes with the package
 	@$(BIN)/myxtts synthesize --text "$(TEXT)"
+
+studio: $(STUDIO_STAMP) ## set up and open the studio, a page in the browser from recordings to a voice; others: FLAGS="--port 8040"
+	$(BIN)/myxtts studio --open $(FLAGS)
 
 test: $(TEST_STAMP) ## set up and run lint, types and tests (the long ones: make soak)
 	$(MAKE) --no-print-directory lint types unit
@@ -89,6 +94,10 @@ $(BIN)/python:
 $(RUN_STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".$(RUN_EXTRAS)"
 	@touch $@
+
+$(STUDIO_STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".$(STUDIO_EXTRAS)"
+	@touch $@ $(RUN_STAMP)
 
 $(TEST_STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".$(TEST_EXTRAS)"

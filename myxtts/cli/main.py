@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, str] = {
     "train": "train a model, or show the configuration and the device plan of a run",
     "synthesize": "speak a text in the voice of a recording, to a file or as a stream",
     "serve": "speak over HTTP as the OpenAI API does, with a page to type a text and listen",
+    "studio": "a page in the browser from recordings to a voice: mend transcripts, train, compare, speak",
     "evaluate": "measure how well a model speaks, against the recordings, with a page to listen to",
     "data": "look at a corpus: durations, speakers, what is set aside and why",
     "data-prepare": "make the codes of a corpus before a run, so that the run finds them",

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import soundfile
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from numpy.typing import NDArray
 
@@ -108,7 +108,7 @@ _SAMPLE_NAME = re.compile(r"step-(\d+)\.wav")
 
 def render_page(template: str, **facts: Any) -> str:
     """A template of this room, filled in. Whatever is put into it is escaped, unless it is `Markup`."""
-    return _open_templates().get_template(template).render(facts)
+    return open_templates().get_template(template).render(facts)
 
 
 def draw_losses(rows: Sequence[Row]) -> Markup:
@@ -216,9 +216,10 @@ class _ClipNote:
 
 
 @cache
-def _open_templates() -> Environment:
+def open_templates(package: str = "myxtts.reports") -> Environment:
+    """The templates of a package, which may use those of this room, with the filters they share."""
     templates = Environment(
-        loader=PackageLoader("myxtts.reports"),
+        loader=ChoiceLoader([PackageLoader(each) for each in dict.fromkeys((package, "myxtts.reports"))]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

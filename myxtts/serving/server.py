@@ -158,7 +158,7 @@ def run_server(
         tell_ready(synthesizer, service.voices.names)
         app = build_application(service, token=settings.token, hosts=list_hosts(settings))
         # uvicorn raises the signals it was stopped by once more at its end. Taken here, so that what has to be put away is.
-        with _take_signals():
+        with take_signals():
             make_server(app, settings.limits).run(sockets=[listener])
     finally:
         thread.stop()
@@ -272,7 +272,8 @@ def _stop(*timers: asyncio.TimerHandle | None) -> None:
 
 
 @contextlib.contextmanager
-def _take_signals() -> Iterator[None]:
+def take_signals() -> Iterator[None]:
+    """SIGINT and SIGTERM do nothing within, or what a server makes of them."""
     previous = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

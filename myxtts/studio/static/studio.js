@@ -1,0 +1,173 @@
+"use strict";
+const WORDS = JSON.parse(document.body.dataset.words);
+const find = id => document.getElementById(id);
+const say = (key, values = {}) => WORDS[key].replace(/\{(\w+)\}/g, (all, name) => values[name] ?? all);
+
+function tell(place, text, isBad = false) {
+  if (!place) return;
+  place.textContent = text;
+  place.classList.toggle("bad", isBad);
+}
+
+async function ask(path, options = {}) {
+  let response;
+  try { response = await fetch(path, options); } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error(say("gone"));
+  }
+  if (response.ok) return response;
+  throw new Error(readError(await response.text(), response.status));
+}
+
+function readError(body, status) {
+  try { return JSON.parse(body).error.message; } catch { return status === 401 ? say("token") : `${status}`; }
+}
+
+// What went wrong is told beside what was pressed.
+function findTold(element) { return element.closest("article, form, section")?.querySelector(".told") ?? find("lost"); }
+document.addEventListener("htmx:responseError", event => {
+  const { elt, xhr } = event.detail;
+  tell(findTold(elt), readError(xhr.responseText, xhr.status), true);
+});
+document.addEventListener("htmx:sendError", event => tell(findTold(event.detail.elt), say("gone"), true));
+document.addEventListener("htmx:beforeRequest", event => { const told = findTold(event.detail.elt); if (told?.id !== "lost") tell(told, ""); });
+
+// Recordings
+function sendFile(file, title, text, onProgress) {
+  return new Promise((done, fail) => {
+    const request = new XMLHttpRequest();
+    request.open("POST", `/recordings?title=${encodeURIComponent(title)}&text=${encodeURIComponent(text)}`);
+    request.setRequestHeader("Content-Type", "application/octet-stream");
+    request.upload.onprogress = event => onProgress(event.loaded / event.total);
+    request.onload = () => request.status === 201 ? done(request.responseText) : fail(new Error(readError(request.responseText, request.status)));
+    request.onerror = () => fail(new Error(say("gone")));
+    request.send(file);
+  });
+}
+
+function addRecording(html) {
+  find("none")?.remove();
+  find("recordings").insertAdjacentHTML("afterbegin", html);
+  htmx.process(find("recordings").firstElementChild);
+}
+
+async function sendFiles(files) {
+  const told = find("upload-told"), progress = find("upload-progress"), failed = [];
+  for (const file of files) {
+    progress.hidden = false;
+    tell(told, say("sending", { name: file.name }));
+    try { addRecording(await sendFile(file, file.name, "", share => { progress.value = share; })); }
+    catch (error) { failed.push(`${file.name}: ${error.message}`); }
+  }
+  progress.hidden = true;
+  tell(told, failed.join("\n") || say("sent"), failed.length > 0);
+}
+
+if (find("files")) {
+  const files = find("files"), drop = find("drop");
+  find("consent").onchange = () => { files.disabled = !find("consent").checked; };
+  files.onchange = async () => { await sendFiles(files.files); files.value = ""; };
+  drop.ondragover = event => { event.preventDefault(); drop.classList.add("over"); };
+  drop.ondragleave = () => drop.classList.remove("over");
+  drop.ondrop = event => {
+    event.preventDefault();
+    drop.classList.remove("over");
+    if (find("consent").checked) sendFiles(event.dataTransfer.files); else tell(find("upload-told"), say("consent"), true);
+  };
+}
+
+// Speak
+const HEADER_BYTES = 44;
+class Loudspeaker {
+  constructor(rate) { this.context = new AudioContext(); this.rate = rate; this.next = 0; }
+  play(samples) {
+    const buffer = this.context.createBuffer(1, samples.length, this.rate);
+    buffer.copyToChannel(Float32Array.from(samples, value => value / 32768), 0);
+    const source = new AudioBufferSourceNode(this.context, { buffer });
+    source.connect(this.context.destination);
+    this.next = Math.max(this.next, this.context.currentTime + 0.05);
+    source.start(this.next);
+    this.next += buffer.duration;
+  }
+  close(isNow) { setTimeout(() => this.context.close(), isNow ? 0 : 1000 * Math.max(0, this.next - this.context.currentTime)); }
+}
+
+async function receiveSpeech(response, onSeconds) {
+  const rate = Number(response.headers.get("X-Sample-Rate")), loudspeaker = new Loudspeaker(rate), parts = [];
+  let rest = new Uint8Array(0), header = null, length = 0, isWhole = false;
+  try {
+    for (const reader = response.body.getReader(); ;) {
+      const { done, value } = await reader.read();
+      if (done) break;
+      let bytes = new Uint8Array([...rest, ...value]);
+      if (!header && bytes.length >= HEADER_BYTES) [header, bytes] = [bytes.slice(0, HEADER_BYTES), bytes.slice(HEADER_BYTES)];
+      const even = header ? bytes.length - bytes.length % 2 : 0;
+      rest = bytes.slice(even);
+      if (!even) continue;
+      const part = bytes.slice(0, even);
+      loudspeaker.play(new Int16Array(part.buffer));
+      parts.push(part);
+      length += even;
+      onSeconds(length / 2 / rate);
+    }
+    isWhole = true;
+  } finally { loudspeaker.close(!isWhole); }
+  // The header of a stream does not know the length.
+  const view = new DataView(header.buffer);
+  view.setUint32(4, length + HEADER_BYTES - 8, true);
+  view.setUint32(HEADER_BYTES - 4, length, true);
+  return { file: new Blob([header, ...parts], { type: "audio/wav" }), seconds: length / 2 / rate };
+}
+
+if (find("speak")) {
+  const form = find("speak"), told = find("speak-told"), touched = new Set();
+  let loaded = null, running = null;
+  for (const slider of form.querySelectorAll("input[name]")) slider.oninput = () => {
+    touched.add(slider.name);
+    const output = slider.parentElement.querySelector("output");
+    if (output) output.textContent = slider.value;
+  };
+  const load = async () => {
+    const model = find("model").value;
+    if (loaded === model) return;
+    tell(told, say("loading"));
+    const facts = await (await ask(`/speak/voices?model=${encodeURIComponent(model)}`, { signal: running.signal })).json();
+    const voice = find("voice").value, language = find("language").value;
+    find("voice").querySelectorAll(":scope > option:not([value=''])").forEach(each => each.remove());
+    find("references").before(...facts.data.map(each => new Option(each.id, each.id)));
+    find("language").replaceChildren(find("language").options[0], ...facts.languages.map(each => new Option(each, each)));
+    find("voice").value = voice;
+    find("language").value = language;
+    if (!find("voice").value) find("voice").selectedIndex = facts.data.length ? 1 : find("voice").options.length > 1 ? 1 : 0;
+    if (!find("language").value) find("language").selectedIndex = 0;
+    loaded = model;
+  };
+  find("model").onchange = () => { loaded = null; };
+  find("hush").onclick = () => running?.abort();
+  form.onsubmit = async event => {
+    event.preventDefault();
+    running = new AbortController();
+    find("say").disabled = true;
+    find("hush").hidden = false;
+    find("player").hidden = find("download").hidden = true;
+    try {
+      await load();
+      tell(told, say("waiting"));
+      const request = { input: find("text").value, model: find("model").value, response_format: "wav", stream: true };
+      const [kind, id] = find("voice").value.split(/:(.*)/s);
+      if (kind === "recording") request.reference = id; else request.voice = find("voice").value;
+      if (find("language").value) request.language = find("language").value;
+      for (const name of touched) request[name] = Number(form.elements[name].value);
+      const options = { method: "POST", signal: running.signal, headers: { "Content-Type": "application/json" }, body: JSON.stringify(request) };
+      const { file, seconds } = await receiveSpeech(await ask("/speak", options), s => tell(told, say("speaking", { s: s.toFixed(1) })));
+      find("player").src = find("download").href = URL.createObjectURL(file);
+      find("player").hidden = find("download").hidden = false;
+      tell(told, say("spoken", { s: seconds.toFixed(1) }));
+    } catch (error) {
+      const isStopped = error.name === "AbortError";
+      tell(told, isStopped ? say("stopped") : error.message, !isStopped);
+    }
+    find("say").disabled = false;
+    find("hush").hidden = true;
+  };
+}
