@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"Workspace  {workspace.root}")
         print(f"Studio     {address}", flush=True)
         if arguments.open:
-            webbrowser.open(address)
+            webbrowser.open_new_tab(address)
         run_studio(listener, studio, token=token, host=arguments.host)
     print("Stopped. Trainings that were started go on.")
     return 0

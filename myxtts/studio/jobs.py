@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from myxtts.errors import MachineError
-from myxtts.files import FileError, MissingFileError, open_file_atomically, read_json
+from myxtts.files import FileError, MissingFileError, open_file, open_file_atomically, read_json
 from myxtts.processes import make_importable, read_end
 
 LOG_BYTES = 8000
@@ -114,13 +114,10 @@ class Jobs:
 def read_tail(path: Path, most_bytes: int) -> str:
     """The last lines of a text that somebody may be writing; nothing where there is none."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
+        with open_file(path) as file:
+            text = read_end(file.fileno(), most_bytes)
+    except FileError:
         return ""
-    try:
-        text = read_end(descriptor, most_bytes)
-    finally:
-        os.close(descriptor)
     return "\n".join(line.rpartition("\r")[2] for line in text.split("\n"))
 
 
