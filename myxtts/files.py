@@ -307,12 +307,13 @@ def remove_folder_atomically(target: PathLike) -> None:
         _flush(target.parent)
 
 
-def open_scratch_folder(purpose: str) -> contextlib.AbstractContextManager[Path]:
-    """An empty folder in the system's temporary folder until the block ends, with a word in small letters in its name.
+def open_scratch_folder(purpose: str, parent: PathLike | None = None) -> contextlib.AbstractContextManager[Path]:
+    """An empty folder in another one, or in the system's temporary folder, until the block ends, with a word in small letters in
+    its name.
 
     What killed processes left there is removed first.
     """
-    return _open_work(Path(tempfile.gettempdir()), f"myxtts-{purpose}")
+    return _open_work(Path(parent or tempfile.gettempdir()), f"myxtts-{purpose}")
 
 
 @contextlib.contextmanager

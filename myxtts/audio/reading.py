@@ -20,7 +20,7 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from myxtts.audio.resampling import resample_clip
+from myxtts.audio.resampling import resample_clip, stream_resampled
 from myxtts.devices.native_stderr import drop_lines
 from myxtts.errors import CONVERT, COPY, REPLACE, ClipError, DropReason
 from myxtts.files import FileError, MissingFileError, open_file
@@ -323,25 +323,43 @@ def check_clip(path: str | os.PathLike[str], *, most_seconds: float = math.inf) 
     return clip.info
 
 
+def iter_clip(path: str | os.PathLike[str], rate_hz: int) -> Iterator[NDArray[np.float32]]:
+    """The samples of a file of any length in blocks, as `read_clip` gives them but for the resampler, which is soxr's.
+
+    Raises `ClipError` as `read_clip` does, and then perhaps behind the first blocks.
+    """
+    with open_clip(Path(path)) as clip:
+        resample = stream_resampled(clip.info.rate_hz, rate_hz)
+        for block in _decode_blocks(clip):
+            yield np.clip(resample(block, False), -1.0, 1.0)
+        yield np.clip(resample(np.zeros(0, np.float32), True), -1.0, 1.0)
+
+
 def _decode_mono(clip: OpenClip, most_seconds: float = math.inf) -> NDArray[np.float32]:
     """The mean of all channels at the file's rate: finite, and as long as the header promises, or as `most_seconds`."""
-    blocks: list[NDArray[np.float32]] = []
+    blocks = list(_decode_blocks(clip, most_seconds))
+    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+
+
+def _decode_blocks(clip: OpenClip, most_seconds: float = math.inf) -> Iterator[NDArray[np.float32]]:
+    """What `_decode_mono` gives, block by block."""
     failure = ""
     most = most_seconds * clip.info.rate_hz
     count = 0
-    try:
-        while count < most and len(
-            block := clip.sound.read(math.ceil(min(BLOCK_FRAMES, most - count)), dtype="float32", always_2d=True)
-        ):
-            blocks.append(_average_channels(block))
-            count += len(block)
-    except soundfile.LibsndfileError as error:
-        failure = error.error_string
+    while count < most:
+        try:
+            block = clip.sound.read(math.ceil(min(BLOCK_FRAMES, most - count)), dtype="float32", always_2d=True)
+        except soundfile.LibsndfileError as error:
+            failure = error.error_string
+            break
+        if not len(block):
+            break
+        samples = _average_channels(block)
+        _check_values(clip.info, samples)
+        yield samples
+        count += len(block)
     if count < most:
         _check_decoded(clip, count, failure)
-    samples = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
-    _check_values(clip.info, samples)
-    return samples
 
 
 def _average_channels(block: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -8,6 +8,7 @@ gigabytes, are left to soxr."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -93,6 +94,14 @@ def resample_clip(samples: NDArray[np.float32], from_hz: int, to_hz: int) -> NDA
         np.matmul(heard, band.taps, out=output[:, :, start : start + outputs])
         start += outputs
     return output.reshape(-1)[:length]
+
+
+def stream_resampled(from_hz: int, to_hz: int) -> Callable[[NDArray[np.float32], bool], NDArray[np.float32]]:
+    """A function that takes a sound block by block, and whether a block is the last, and gives it at another rate, by soxr."""
+    if from_hz == to_hz:
+        return lambda block, _: block
+    stream = soxr.ResampleStream(from_hz, to_hz, 1, dtype="float32", quality="HQ")
+    return lambda block, is_last: stream.resample_chunk(block, last=is_last)
 
 
 def has_exact_kernel(from_hz: int, to_hz: int) -> bool:

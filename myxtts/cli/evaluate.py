@@ -60,16 +60,20 @@ def add_flags(parser: Parser) -> None:
     add_speaking_flags(parser)
 
 
-def _add_judge_flags(parser: Parser) -> None:
+def add_recogniser_flags(parser: Parser, default: str = "none") -> None:
     recogniser = parser.add_mutually_exclusive_group()
     recogniser.add_argument(
-        "--recogniser", metavar="NAME", help="a Python function as module:function, or none (default: none)"
+        "--recogniser", metavar="NAME", help=f"a Python function as module:function, or none (default: {default})"
     )
     recogniser.add_argument(
         "--recogniser-command",
         metavar="COMMAND",
         help="prints what is said in {wav}; {language} is its code. Without {wav} it is started once: see the page on evaluation",
     )
+
+
+def _add_judge_flags(parser: Parser) -> None:
+    add_recogniser_flags(parser)
     speaker = parser.add_mutually_exclusive_group()
     speaker.add_argument(
         "--speaker-judge", metavar="NAME",

@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, str] = {
     "serve": "speak over HTTP as the OpenAI API does, with a page to type a text and listen",
     "studio": "a page in the browser from recordings to a voice: mend transcripts, train, compare, speak",
     "evaluate": "measure how well a model speaks, against the recordings, with a page to listen to",
+    "corpus": "make a corpus of long recordings: cut, written down, judged; or judge one that exists",
     "data": "look at a corpus: durations, speakers, what is set aside and why",
     "data-prepare": "make the codes of a corpus before a run, so that the run finds them",
     "vocabulary": "grow a model's vocabulary by a language, with advice on how many tokens",

@@ -24,9 +24,14 @@ def split_words(text: str, language: str) -> list[str]:
     return [character for character in kept if character != " "] if code in _UNPARTED else kept.split()
 
 
+def is_written_in_one(language: str) -> bool:
+    """Whether no spaces part the words of a language: each character counts as one then."""
+    return resolve_language(language) in _UNPARTED
+
+
 def join_words(words: list[str], language: str) -> str:
     """The characters that count."""
-    return ("" if resolve_language(language) in _UNPARTED else " ").join(words)
+    return ("" if is_written_in_one(language) else " ").join(words)
 
 
 def _keep(character: str, code: str) -> str:

@@ -1,0 +1,1 @@
+"""11. From recordings to a corpus: cut at pauses, written down, judged, and set aside where doubtful."""

