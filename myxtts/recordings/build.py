@@ -73,7 +73,7 @@ def build_corpus(request: CorpusRequest, recogniser: Judge | None, progress: Pro
     recordings = [_find_recording(path) for path in request.recordings]
     words = [str(script), *(f"{each.path}\t{each.size_bytes}\t{each.mtime_ns}" for each in recordings)]
     path = None if request.script is None else str(request.script)
-    book = ClipBook(_identify(words), request.language, recogniser and recogniser.name, path, recordings)
+    book = ClipBook(_identify(words), request.language, recogniser.name if recogniser else None, path, recordings)
     with _open_book(request.out, book) as (book, save):
         if not book.complete:
             for number, recording in enumerate(book.recordings, start=1):
@@ -115,7 +115,7 @@ def check_corpus(path: Path, out: Path | None, language: str, recogniser: Judge 
     ]
     words = [str(path), *(f"{clip.id}\t{clip.text}" for clip in clips)]
     words += [*map(str, metadata.size_bytes.tolist()), *map(str, metadata.mtime_ns.tolist())]
-    book = ClipBook(_identify(words), language, recogniser and recogniser.name, None, clips=clips)
+    book = ClipBook(_identify(words), language, recogniser.name if recogniser else None, None, clips=clips)
     with _open_book(out, book) as (book, save):
         if not book.complete:
             _listen(book, _read_clips(metadata.root, book), recogniser, save, None, progress)
@@ -272,8 +272,10 @@ def _choose_texts(book: ClipBook, script: str | None) -> None:
 def judge_clips(book: ClipBook) -> None:
     """Says of every clip of a book what speaks against it, beside what is said already, and keeps the others."""
     order = list(DropReason)
+    # A text that is the recogniser's own proves nothing.
+    is_heard = bool(book.recordings) and book.script is None
     for clip in book.clips:
-        clip.figures |= compare_text(clip.text, clip.heard, clip.language, clip.seconds)
+        clip.figures |= compare_text(clip.text, None if is_heard else clip.heard, clip.language, clip.seconds)
         reasons = [*clip.reasons, *judge_clip(clip.figures, clip.seconds, clip.text)]
         clip.reasons = [*([DropReason.NO_PAUSE] if clip.is_forced else []), *reasons]
     rates = [clip.figures["characters_per_s"] for clip in book.clips]

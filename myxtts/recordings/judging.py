@@ -101,7 +101,7 @@ def _load_dnsmos() -> Any:
 def compare_text(text: str, heard: str | None, language: str, seconds: float) -> Figures:
     """How much of a text was misheard, and how fast it was said."""
     letters = join_words(split_words(text, language), language)
-    figures: Figures = {"characters_per_s": round(len(letters) / seconds, 2)}
+    figures: Figures = {"characters_per_s": round(len(letters) / seconds, 2) if seconds else None}
     if heard is not None and letters:
         words, characters = score_transcript(text, heard, language)
         figures["misheard_words"] = round(words["errors"] / max(1, words["length"]), 3)

@@ -7,7 +7,7 @@ between two such anchors is aligned word by word.
 from __future__ import annotations
 
 import bisect
-import wave
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,11 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from myxtts.audio.reading import read_clip
 from myxtts.errors import EvaluationError
-from myxtts.evaluation.judges import RECOGNISER, JudgeChoice
+from myxtts.evaluation.judges import JUDGE_RATE_HZ, RECOGNISER, JudgeChoice
 from myxtts.evaluation.scores import count_edits, is_written_in_one, split_words
 
 DEFAULT_RECOGNISER = f"{__name__}:hear_english"
+_QUOTES = re.compile(r"""["“”]|(?<!\w)['‘’]|['‘’](?!\w)""")
 ANCHOR_WORDS = 3
 MOST_CELLS = 25_000_000
 """Of words heard times words of the script between two anchors, for which 25 MB are needed. A wrong script has no anchors."""
@@ -56,11 +58,10 @@ def _load_moonshine() -> Any:
 
 
 def hear_english(path: str, language: str) -> str:
-    """What Moonshine hears in a wav of 16 bits; its weights are in its package."""
-    with wave.open(path, "rb") as file:
-        samples = np.frombuffer(file.readframes(file.getnframes()), "<i2") / 32768.0
-        heard = _load_moonshine().transcribe_without_streaming(samples.tolist(), file.getframerate())
-    return " ".join(line.text.strip() for line in heard.lines)
+    """What Moonshine hears, without its quotation marks, of which it often gives one alone. Its weights are in its package."""
+    samples = read_clip(path, JUDGE_RATE_HZ)
+    heard = _load_moonshine().transcribe_without_streaming(samples.tolist(), JUDGE_RATE_HZ)
+    return _QUOTES.sub("", " ".join(line.text.strip() for line in heard.lines))
 
 
 @dataclass(frozen=True)
@@ -186,10 +187,10 @@ def _align_words(heard: Sequence[str], script: Sequence[str]) -> list[tuple[int,
         ways[place, 1:][(new[1:] == best[1:]) & (paired <= left)] = 0
         row = new
     pairs: list[tuple[int, int]] = []
-    place, word = len(heard), len(script)
-    while place and word:
-        way = ways[place, word]
-        place, word = place - (way != 2), word - (way != 1)
+    row_number, column = len(heard), len(script)
+    while row_number and column:
+        way = ways[row_number, column]
+        row_number, column = row_number - (way != 2), column - (way != 1)
         if way == 0:
-            pairs.append((place, word))
+            pairs.append((row_number, column))
     return pairs[::-1]
