@@ -39,7 +39,7 @@ from myxtts.recordings.book import (
     write_book,
     write_corpus,
 )
-from myxtts.recordings.cutting import Span, choose_spans, hear_speech, read_spans
+from myxtts.recordings.cutting import ClipSpan, choose_spans, hear_speech, read_spans
 from myxtts.recordings.judging import Samples, compare_text, even_level, find_odd_rates, judge_clip, measure_sound
 from myxtts.recordings.transcribing import align_script
 from myxtts.units import SAMPLE_RATE_HZ
@@ -220,7 +220,7 @@ def _take_out(book: ClipBook) -> Iterator[tuple[BookedClip, Samples]]:
     """The clips of the recordings that were not measured yet."""
     for recording in book.recordings:
         clips = [clip for clip in book.clips if clip.source == recording.path and not clip.figures]
-        spans = [Span(clip.start, clip.end) for clip in clips]
+        spans = [ClipSpan(clip.start, clip.end) for clip in clips]
         yield from zip(clips, read_spans(Path(recording.path), spans), strict=True)
 
 

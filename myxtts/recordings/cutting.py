@@ -48,7 +48,7 @@ class MissingDetectorError(MachineError):
 
 
 @dataclass(frozen=True)
-class Span:
+class ClipSpan:
     """A part of a recording that is to be a clip, in seconds."""
 
     start: float
@@ -58,7 +58,7 @@ class Span:
 
 
 @dataclass(frozen=True, eq=False)
-class Speech:
+class HeardSpeech:
     """What was heard in a recording, chunk by chunk."""
 
     seconds: float
@@ -67,7 +67,7 @@ class Speech:
     level_db: NDArray[np.float32]
 
 
-def hear_speech(path: Path, progress: Progress = lambda _: None) -> Speech:
+def hear_speech(path: Path, progress: Progress = lambda _: None) -> HeardSpeech:
     """Listens to all of a recording. Raises `ClipError` where it cannot be read whole."""
     detector = _load_detector()
     rest = np.zeros(0, np.float32)
@@ -87,7 +87,7 @@ def hear_speech(path: Path, progress: Progress = lambda _: None) -> Speech:
         levels.append(10 * np.log10(np.square(chunks).mean(1) + np.float32(1e-12)))
     seconds = samples / DETECTOR_RATE_HZ
     progress(seconds)
-    return Speech(seconds, np.array(probability, np.float32), np.concatenate(levels))
+    return HeardSpeech(seconds, np.array(probability, np.float32), np.concatenate(levels))
 
 
 def _load_detector() -> Callable[[list[float]], float]:
@@ -105,7 +105,7 @@ _Stretch = tuple[int, int]
 """First chunk of speech without a pause, and the one behind its last."""
 
 
-def choose_spans(speech: Speech) -> list[Span]:
+def choose_spans(speech: HeardSpeech) -> list[ClipSpan]:
     """The clips of a recording in order: cut at its pauses, without silence at their ends."""
     pieces: list[tuple[list[_Stretch], bool]] = []
     passage: list[_Stretch] = []
@@ -181,19 +181,19 @@ def _join_short(pieces: list[tuple[list[_Stretch], bool]]) -> list[tuple[_Stretc
     return joined
 
 
-def _place_edges(pieces: list[tuple[_Stretch, bool]], seconds: float) -> list[Span]:
-    spans: list[Span] = []
+def _place_edges(pieces: list[tuple[_Stretch, bool]], seconds: float) -> list[ClipSpan]:
+    spans: list[ClipSpan] = []
     for place, ((start, end), is_forced) in enumerate(pieces):
         before = pieces[place - 1][0][1] if place else 0
         behind = pieces[place + 1][0][0] if place + 1 < len(pieces) else seconds / CHUNK_SECONDS
         # Of a short pause each side gets half.
         lead = min(LEAD_SECONDS, (start - before) * CHUNK_SECONDS / 2 if place else start * CHUNK_SECONDS)
         tail = min(TAIL_SECONDS, (behind - end) * CHUNK_SECONDS / 2)
-        spans.append(Span(start * CHUNK_SECONDS - lead, end * CHUNK_SECONDS + max(tail, 0.0), is_forced))
+        spans.append(ClipSpan(start * CHUNK_SECONDS - lead, end * CHUNK_SECONDS + max(tail, 0.0), is_forced))
     return spans
 
 
-def read_spans(path: Path, spans: list[Span]) -> Iterator[NDArray[np.float32]]:
+def read_spans(path: Path, spans: list[ClipSpan]) -> Iterator[NDArray[np.float32]]:
     """The samples of each span at 22.05 kHz; the spans are in order, and do not overlap."""
     waiting = iter(spans)
     span = next(waiting, None)
