@@ -30,6 +30,10 @@ def add_flags(parser: Parser) -> None:
     parser.add_argument("--host", metavar="ADDRESS", default="127.0.0.1", help="where to listen (default: 127.0.0.1, this machine only)")  # fmt: skip
     parser.add_argument("--port", metavar="N", type=int, default=8030, help="0 is any that is free (default: 8030)")
     parser.add_argument("--max-upload", metavar="MB", type=int, default=2048, help="largest recording to upload (default: 2048)")  # fmt: skip
+    parser.add_argument(
+        "--recogniser-command", metavar="COMMAND",
+        help="transcribes instead of the English recogniser, as `corpus --recogniser-command` takes it",
+    )  # fmt: skip
     parser.add_argument("--open", action="store_true", help="open the page in the browser of this machine")
 
 
@@ -58,7 +62,12 @@ def run(arguments: argparse.Namespace) -> int:
     token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24)
     settings = ServerSettings(host=arguments.host, port=arguments.port, token=token)
     with contextlib.closing(bind_socket(settings)) as listener:
-        studio = Studio(workspace, most_upload_bytes=arguments.max_upload << 20, rehearsal=arguments.rehearsal)
+        studio = Studio(
+            workspace,
+            most_upload_bytes=arguments.max_upload << 20,
+            recogniser=arguments.recogniser_command,
+            rehearsal=arguments.rehearsal,
+        )
         address = f"{name_address(listener)}/?token={token}"
         print(f"Workspace  {workspace.root}")
         print(f"Studio     {address}", flush=True)

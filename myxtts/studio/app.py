@@ -3,39 +3,73 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import ipaddress
+import re
+import secrets
+import shlex
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
+from myxtts.config.presets import MODEL_SIZES
 from myxtts.errors import MyXTTSError
-from myxtts.files import DiskFullError, parse_json, read_text
-from myxtts.reports.pages import open_templates
+from myxtts.files import DiskFullError, FileError, parse_json, read_json, read_text
+from myxtts.monitoring.metrics import FILE_NAME, Metrics
+from myxtts.monitoring.summary import summarise_run
+from myxtts.reports.pages import CODEC_FOLDER, draw_losses, open_templates
 from myxtts.serving.app import Gate, check_media_type, read_body
 from myxtts.serving.limits import RateLimiter, ServingLimits
 from myxtts.serving.request import ApiError, answer_error
 from myxtts.serving.server import LOOPBACK_NAMES, make_server, take_signals
-from myxtts.studio.door import DISK_FULL, FORM_BYTES, FORM_S, Door, explain_disk, receive_file
-from myxtts.studio.jobs import Jobs
+from myxtts.studio.corpora import VIEWS, Corpora, draw_wave
+from myxtts.studio.door import (
+    DISK_FULL,
+    FORM_BYTES,
+    FORM_S,
+    Door,
+    explain_disk,
+    read_fields,
+    receive_file,
+    refuse_unknown,
+)
+from myxtts.studio.jobs import Jobs, ask_command
 from myxtts.studio.speaking import Speaking
+from myxtts.studio.trainings import (
+    Trainings,
+    choose_starts,
+    estimate_memory,
+    list_cards,
+    list_samples,
+    read_run,
+    read_settings,
+    spell_words,
+    summarise_progress,
+)
 from myxtts.studio.workspace import Workspace
 
-PAGES = ("recordings", "speak")
+PAGES = ("recordings", "corpora", "training", "voices", "speak")
 LANGUAGES = ("en", "fa")
 RATE_LIMIT = 100_000
 """Requests a minute that nobody's own page comes near to."""
 WRONG_TOKENS = 30
 """A minute, of one client."""
+
+
+LIVE_S = 1.0
+"""Between two looks at a run."""
 
 
 @functools.cache
@@ -48,11 +82,20 @@ def read_words() -> dict[str, tuple[str, ...]]:
 class Studio:
     """The routes, and what they share."""
 
-    def __init__(self, workspace: Workspace, *, most_upload_bytes: int = 1 << 31, rehearsal: bool = False):
+    def __init__(
+        self,
+        workspace: Workspace,
+        *,
+        most_upload_bytes: int = 1 << 31,
+        recogniser: str | None = None,
+        rehearsal: bool = False,
+    ):
         self.workspace, self.jobs = workspace, Jobs(workspace.jobs)
-        self.flags = ["--rehearsal"] if rehearsal else []
+        self.trainings = Trainings(workspace, self.jobs)
+        self.rehearsal, self.flags = rehearsal, ["--rehearsal"] if rehearsal else []
         self.speaking = Speaking(workspace.jobs / "speak.log", self.flags)
-        self._most_upload_bytes = most_upload_bytes
+        self.corpora = Corpora(workspace, self.jobs)
+        self._most_upload_bytes, self._recogniser = most_upload_bytes, recogniser
 
     def render(self, request: Request, template: str, **facts: Any) -> HTMLResponse:
         """A page or a part of one, in the language of whoever asks."""
@@ -107,6 +150,213 @@ class Studio:
         """GET /recordings/ID/sound."""
         return FileResponse(self.workspace.find_recording(request.path_params["id"])[1])
 
+    async def show_corpora(self, request: Request) -> Response:
+        """GET /corpora: all of them, and a form for another."""
+        corpora = await asyncio.to_thread(self.corpora.list_all)
+        recordings = list(reversed(self.workspace.list_recordings()))
+        return self.render(request, "corpora.html", corpora=corpora, recordings=recordings, others=bool(self._recogniser))  # fmt: skip
+
+    async def list_corpora(self, request: Request) -> Response:
+        """GET /corpora/list: how all of them are now."""
+        return self.render(request, "corpora_list.html", corpora=await asyncio.to_thread(self.corpora.list_all))
+
+    async def make_corpus(self, request: Request) -> Response:
+        """POST /corpora: cuts and transcribes recordings, by `myxtts corpus`."""
+        fields = await read_fields(request)
+        recordings = [self.workspace.find_recording(id)[0] for id in fields.getlist("recording")]
+        language = fields.get("language", "en")
+        if language not in LANGUAGES:
+            raise ApiError(f"language must be one of {', '.join(LANGUAGES)}.", param="language")
+        flags = [] if self._recogniser is None else ["--recogniser-command", self._recogniser]
+        self.corpora.make(fields.get("name", ""), recordings, language, flags)
+        return await self.list_corpora(request)
+
+    async def change_corpus(self, request: Request) -> Response:
+        """POST /corpora/NAME/stop or /go-on: of the making of it."""
+        name, change = self._find_corpus(request), request.path_params["change"]
+        if change == "stop":
+            self.jobs.stop(f"corpus-{name}")
+        elif change == "go-on":
+            self.corpora.go_on(name)
+        else:
+            raise refuse_unknown("change")
+        return await self.list_corpora(request)
+
+    async def show_corpus(self, request: Request) -> Response:
+        """GET /corpora/NAME: its clips, to be listened to and mended."""
+        name = self._find_corpus(request)
+        view, facts = await self._list_clips(request, name)
+        corpus = self.corpora.describe(name)
+        if corpus.status != "ready":
+            return RedirectResponse("/corpora")
+        return self.render(request, "corpus.html", corpus=corpus, views=VIEWS, view=view, **facts)
+
+    async def show_clips(self, request: Request) -> Response:
+        """GET /corpora/NAME/clips?view=...&first=N: some more of them."""
+        view, facts = await self._list_clips(request, self._find_corpus(request))
+        return self.render(request, "clips.html", view=view, **facts)
+
+    async def _list_clips(self, request: Request, name: str) -> tuple[str, dict[str, Any]]:
+        view, given = request.query_params.get("view", "all"), request.query_params.get("first", "0")
+        first = int(given) if given.isascii() and given.isdecimal() and len(given) < 9 else 0
+        clips, total = await asyncio.to_thread(self.corpora.list_clips, name, view, first)
+        more = first + len(clips)
+        return view, {"name": name, "clips": clips, "more": more if more < total else 0}
+
+    async def change_clip(self, request: Request) -> Response:
+        """POST /corpora/NAME/clips/ID: another text, or kept=yes or no."""
+        name, fields = self._find_corpus(request), await read_fields(request)
+        is_kept = {"yes": True, "no": False}.get(fields.get("kept", ""))
+        change = functools.partial(self.corpora.change_clip, text=fields.get("text"), is_kept=is_kept)
+        clip = await asyncio.to_thread(change, name, request.path_params["clip"])
+        corpus = self.corpora.describe(name)
+        return self.render(request, "changed.html", name=name, clip=clip, corpus=corpus)
+
+    async def play_clip(self, request: Request) -> Response:
+        """GET /corpora/NAME/clips/ID/sound."""
+        return FileResponse(self.corpora.find_clip(self._find_corpus(request), request.path_params["clip"])[1])
+
+    async def draw_clip(self, request: Request) -> Response:
+        """GET /corpora/NAME/clips/ID/wave.svg."""
+        path = self.corpora.find_clip(self._find_corpus(request), request.path_params["clip"])[1]
+        picture = await asyncio.to_thread(draw_wave, path)
+        return Response(picture, media_type="image/svg+xml", headers={"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'", "Cache-Control": "private, max-age=3600"})  # fmt: skip
+
+    def _find_corpus(self, request: Request) -> str:
+        return self.workspace.find(self.workspace.corpora, request.path_params["name"], "corpus").name
+
+    async def show_training(self, request: Request) -> Response:
+        """GET /training: the runs, and a form for another."""
+        workspace = self.workspace
+        runs = await asyncio.to_thread(self.trainings.list_all)
+        return self.render(
+            request, "training.html", runs=runs, sizes=list(MODEL_SIZES), cards=list_cards(),
+            starts=choose_starts(workspace.list_models()), corpora=workspace.list_names(workspace.corpora),
+            chosen=request.query_params.get("corpus", ""),
+        )  # fmt: skip
+
+    async def show_plan(self, request: Request) -> Response:
+        """POST /training/plan: which device would do which job, as `train --print-plan` says it."""
+        settings = read_settings(self.workspace, await read_fields(request), rehearsal=self.rehearsal)
+        code, text = await ask_command([*spell_words(settings), "--print-plan"])
+        if code:
+            raise ApiError(text.rpartition("error: ")[2])
+        return self.render(request, "plan.html", plan=text, command=shlex.join(["myxtts", *spell_words(settings)]))
+
+    async def show_bill(self, request: Request) -> Response:
+        """POST /training/bill: what each device must hold."""
+        settings = read_settings(self.workspace, await read_fields(request), rehearsal=self.rehearsal)
+        return HTMLResponse(Markup("<pre>{}</pre>").format(await asyncio.to_thread(estimate_memory, settings)))
+
+    async def start_run(self, request: Request) -> Response:
+        """POST /training: begins a run, and leads to its page."""
+        settings = read_settings(self.workspace, await read_fields(request), rehearsal=self.rehearsal)
+        # A model that speaks would take of the memory that the training was planned with.
+        await self.speaking.stop()
+        return HTMLResponse("", 201, {"HX-Redirect": f"/runs/{self.trainings.start(settings)}"})
+
+    async def show_run(self, request: Request) -> Response:
+        """GET /runs/NAME: a run, live."""
+        name = self._find_run(request).name
+        run = await asyncio.to_thread(self.trainings.describe, name)
+        return self.render(request, "run.html", run=run, command=self.trainings.spell_resume(name))
+
+    async def change_run(self, request: Request) -> Response:
+        """POST /runs/NAME/stop or /resume."""
+        name, change = self._find_run(request).name, request.path_params["change"]
+        if change == "resume":
+            await self.speaking.stop()
+            self.trainings.resume(name)
+        elif change == "stop":
+            self.trainings.stop(name)
+        else:
+            raise refuse_unknown("change")
+        return self.render(request, "state.html", run=self.trainings.describe(name))
+
+    async def watch_run(self, request: Request) -> Response:
+        """GET /runs/NAME/events: parts of the page, each sent again when it has changed."""
+        folder, sent = self._find_run(request), dict[str, str]()
+        metrics, seen = None, None
+
+        async def send() -> AsyncIterator[str]:
+            nonlocal metrics, seen
+            while True:
+                began_s = time.monotonic()
+                files = [place / FILE_NAME for place in (folder, folder / CODEC_FOLDER)]
+                now = [(each.stat().st_mtime_ns, each.stat().st_size) for each in files if each.exists()]
+                if now != seen:
+                    metrics, seen = await asyncio.to_thread(read_run, folder), now
+                for part, text in (await asyncio.to_thread(self._draw_run, request, folder, metrics)).items():
+                    if sent.get(part) != text:
+                        sent[part] = text
+                        yield f"event: {part}\n" + "".join(f"data: {line}\n" for line in text.splitlines()) + "\n"
+                # Also what keeps a client known that has gone.
+                yield ": \n\n"
+                # A long file takes long to read, and is not read all the time.
+                await asyncio.sleep(max(LIVE_S, 10 * (time.monotonic() - began_s)))
+
+        return StreamingResponse(send(), media_type="text/event-stream")
+
+    def _draw_run(self, request: Request, folder: Path, metrics: Metrics | None) -> dict[str, str]:
+        run = self.trainings.describe(folder.name)
+        facts: dict[str, Any] = {"run": run, "metrics": metrics}
+        if metrics is not None:
+            summary = summarise_run(metrics.rows)
+            facts |= {"summary": summary, "losses": draw_losses(metrics.rows), **summarise_progress(metrics)}
+        samples = list_samples(folder)
+        parts = {"state": facts, "figures": facts, "samples": {"name": folder.name, "samples": samples}}
+        return {part: bytes(self.render(request, f"{part}.html", **own).body).decode() for part, own in parts.items()}
+
+    async def play_sample(self, request: Request) -> Response:
+        """GET /runs/NAME/samples/FILE: what was heard at a validation, or `recording`, the clip it was made after."""
+        folder, file = self._find_run(request), request.path_params["file"]
+        found = next((path for each in list_samples(folder) for path in (each.led, each.free) if path and path.name == file), None)  # fmt: skip
+        if found is None:
+            raise refuse_unknown("sample")
+        return FileResponse(self.workspace.keep_inside(found, "sample"))
+
+    def _find_run(self, request: Request) -> Path:
+        return self.workspace.find(self.workspace.runs, request.path_params["name"], "run")
+
+    async def show_voices(self, request: Request) -> Response:
+        """GET /voices: checkpoints by ear, side by side, and what was measured."""
+        workspace = self.workspace
+        runs = [(name, list_samples(workspace.runs / name)) for name in workspace.list_names(workspace.runs)]
+        return self.render(
+            request, "voices.html", runs=[each for each in runs if each[1]], evaluations=self._list_evaluations(),
+            models=workspace.list_models(), corpora=workspace.list_names(workspace.corpora),
+        )  # fmt: skip
+
+    async def start_evaluation(self, request: Request) -> Response:
+        """POST /evaluations: measures a model, by `myxtts evaluate`."""
+        workspace, fields = self.workspace, await read_fields(request)
+        model = workspace.find_model(fields.get("model", ""))
+        name = f"{re.sub('[^a-z0-9]+', '-', fields['model'])[-24:].strip('-')}-{secrets.token_hex(3)}"
+        words = ["evaluate", "--checkpoint", model, "--out", str(workspace.evaluations / name), "--limit", "5", *self.flags]  # fmt: skip
+        if corpus := fields.get("corpus", ""):
+            words += ["--data", str(workspace.find(workspace.corpora, corpus, "corpus"))]
+        (workspace.evaluations / name).mkdir()
+        self.jobs.start(f"evaluate-{name}", words)
+        return self.render(request, "evaluations.html", evaluations=self._list_evaluations())
+
+    async def show_evaluations(self, request: Request) -> Response:
+        """GET /evaluations: the table of them, as it is now."""
+        return self.render(request, "evaluations.html", evaluations=self._list_evaluations())
+
+    def _list_evaluations(self) -> list[dict[str, Any]]:
+        found = []
+        for name in self.workspace.list_names(self.workspace.evaluations):
+            job, figures = f"evaluate-{name}", None
+            with contextlib.suppress(FileError):
+                figures = read_json(self.workspace.evaluations / name / "evaluation.json", dict)
+            record, is_running = self.jobs.find(job), self.jobs.is_running(job)
+            words = record.words if record else ()
+            model = words[words.index("--checkpoint") + 1] if "--checkpoint" in words else name
+            short = model.removeprefix(f"{self.workspace.root}/")
+            problem = "" if figures or is_running else self.jobs.read_log(job, 600)
+            found.append({"name": name, "model": short, "figures": figures, "is_running": is_running, "problem": problem})  # fmt: skip
+        return found
+
     async def show_speak(self, request: Request) -> Response:
         """GET /speak."""
         models, recordings = self.workspace.list_models(), self.workspace.list_recordings()
@@ -142,6 +392,26 @@ class Studio:
             at("/recordings", self.add_recording, "POST"),
             at("/recordings/{id}", self.remove_recording, "DELETE"),
             at("/recordings/{id}/sound", self.play_recording),
+            at("/corpora", self.show_corpora),
+            at("/corpora", self.make_corpus, "POST"),
+            at("/corpora/list", self.list_corpora),
+            at("/corpora/{name}", self.show_corpus),
+            at("/corpora/{name}/{change}", self.change_corpus, "POST"),
+            at("/corpora/{name}/clips", self.show_clips),
+            at("/corpora/{name}/clips/{clip}", self.change_clip, "POST"),
+            at("/corpora/{name}/clips/{clip}/sound", self.play_clip),
+            at("/corpora/{name}/clips/{clip}/wave.svg", self.draw_clip),
+            at("/training", self.show_training),
+            at("/training", self.start_run, "POST"),
+            at("/training/plan", self.show_plan, "POST"),
+            at("/training/bill", self.show_bill, "POST"),
+            at("/runs/{name}", self.show_run),
+            at("/runs/{name}/events", self.watch_run),
+            at("/runs/{name}/samples/{file}", self.play_sample),
+            at("/runs/{name}/{change}", self.change_run, "POST"),
+            at("/voices", self.show_voices),
+            at("/evaluations", self.show_evaluations),
+            at("/evaluations", self.start_evaluation, "POST"),
             at("/speak", self.show_speak),
             at("/speak", self.speak, "POST"),
             at("/speak/voices", self.list_voices),

@@ -48,7 +48,7 @@ _ENTER = (
 )
 """Not a redirection: followed from another site's link, the browser would keep the cookie back."""
 _REFUSAL = (
-    '<!doctype html><meta charset="utf-8"><title>MyXTTS studio</title><p>Open the address that <code>myxtts studio</code> '
+    '<!doctype html><meta charset="utf-8"><title>MyXTTS studio</title><link rel="icon" href="data:,"><p>Open the address that <code>myxtts studio</code> '
     'has printed: it holds the token.</p><p dir="rtl" lang="fa">نشانی‌ای را باز کنید که <code>myxtts studio</code> چاپ کرده است: رمز در آن است.</p>'
 )
 

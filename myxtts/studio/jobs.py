@@ -111,6 +111,23 @@ class Jobs:
         return None
 
 
+async def ask_command(words: Sequence[str]) -> tuple[int, str]:
+    """The exit code of a short command, and what it has said: its answer, or else its error."""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-P", "-m", "myxtts.cli.main", *words,
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        env=make_importable(os.environ),
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(SLOWEST_START_S):
+            answer, told = await child.communicate()
+    except BaseException:
+        child.kill()
+        raise
+    code = child.returncode or 0
+    return code, (answer if code == 0 else told).decode("utf-8", "replace").strip()
+
+
 def read_tail(path: Path, most_bytes: int) -> str:
     """The last lines of a text that somebody may be writing; nothing where there is none."""
     try:

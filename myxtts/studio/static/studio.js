@@ -143,6 +143,8 @@ if (find("speak")) {
     loaded = model;
   };
   find("model").onchange = () => { loaded = null; };
+  // Whoever begins to type will want it.
+  find("text").onfocus = () => ask(`/speak/voices?model=${encodeURIComponent(find("model").value)}`).catch(() => {});
   find("hush").onclick = () => running?.abort();
   form.onsubmit = async event => {
     event.preventDefault();
@@ -170,4 +172,90 @@ if (find("speak")) {
     find("say").disabled = false;
     find("hush").hidden = true;
   };
+}
+
+// Live pages: parts come when they have changed.
+const watched = document.querySelector("[data-watch]");
+if (watched) {
+  const source = new EventSource(watched.dataset.watch);
+  for (const place of watched.querySelectorAll("[data-part]")) source.addEventListener(place.dataset.part, event => {
+    place.innerHTML = event.data;
+    htmx.process(place);
+  });
+  source.onopen = () => { find("lost").hidden = true; };
+  source.onerror = () => { find("lost").hidden = false; };
+}
+
+// Corpus: one clip at a time, by keys alone.
+if (find("clips")) {
+  const player = find("clip-player");
+  let playing = null;
+  const current = () => document.activeElement.closest?.(".clip") ?? document.querySelector(".clip.current") ?? document.querySelector(".clip");
+  const choose = clip => {
+    if (!clip) return;
+    document.querySelector(".clip.current")?.classList.remove("current");
+    clip.classList.add("current");
+    clip.focus({ preventScroll: true });
+    clip.scrollIntoView({ block: "nearest" });
+  };
+  const play = clip => {
+    const isSame = playing === clip && !player.paused;
+    player.pause();
+    playing?.classList.remove("playing");
+    if (isSame) return;
+    playing = clip;
+    player.src = `${clip.dataset.url}/sound`;
+    clip.classList.add("playing");
+    player.play().catch(error => { if (error.name !== "AbortError") tell(clip.querySelector(".told"), error.message, true); });
+  };
+  player.onended = () => playing?.classList.remove("playing");
+  const change = async (clip, fields) => {
+    const told = clip.querySelector(".told");
+    try {
+      const text = await (await ask(clip.dataset.url, { method: "POST", body: new URLSearchParams(fields) })).text();
+      const isPlaying = playing === clip, fresh = document.createRange().createContextualFragment(text);
+      const count = fresh.querySelector("#counts"), next = fresh.querySelector(".clip");
+      find("counts").replaceWith(count);
+      clip.replaceWith(next);
+      if (isPlaying) playing = next;
+      fit(next.querySelector("textarea"));
+      choose(next);
+      tell(next.querySelector(".told"), say("saved"));
+      setTimeout(() => tell(next.querySelector(".told"), ""), 1500);
+      return next;
+    } catch (error) { tell(told, error.message, true); }
+  };
+  const fit = area => { area.style.height = "auto"; area.style.height = `${area.scrollHeight + 2}px`; };
+  const fitAll = () => find("clips").querySelectorAll("textarea:not([data-fit])").forEach(area => { area.dataset.fit = area.value; fit(area); });
+  document.addEventListener("htmx:afterSettle", fitAll);
+  fitAll();
+  find("clips").addEventListener("input", event => fit(event.target));
+  find("clips").addEventListener("focusout", event => {
+    const area = event.target;
+    if (area.tagName === "TEXTAREA" && area.value !== area.dataset.fit) { area.dataset.fit = area.value; change(area.closest(".clip"), { text: area.value }); }
+  });
+  find("clips").addEventListener("click", event => {
+    const clip = event.target.closest(".clip"), button = event.target.closest("button");
+    if (!clip) return;
+    if (event.target.tagName !== "TEXTAREA") choose(clip);
+    if (button?.classList.contains("play")) play(clip);
+    if (button?.dataset.do) change(clip, { kept: button.dataset.do === "keep" ? "yes" : "no" });
+  });
+  document.addEventListener("keydown", event => {
+    const clip = current(), isTyping = event.target.tagName === "TEXTAREA";
+    if (!clip || event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("nav, .actions")) return;
+    if (isTyping) {
+      if (event.key === "Escape") { event.target.value = event.target.dataset.fit; choose(clip); }
+      if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); choose(clip); }
+      return;
+    }
+    const next = clip.nextElementSibling?.classList.contains("clip") ? clip.nextElementSibling : null;
+    const moves = {
+      j: () => choose(next), ArrowDown: () => choose(next),
+      k: () => choose(clip.previousElementSibling), ArrowUp: () => choose(clip.previousElementSibling),
+      " ": () => { choose(clip); play(clip); }, e: () => { const area = clip.querySelector("textarea"); area.focus(); area.select(); },
+      a: () => change(clip, { kept: "yes" }), x: () => change(clip, { kept: "no" }),
+    };
+    if (moves[event.key]) { event.preventDefault(); moves[event.key](); }
+  });
 }

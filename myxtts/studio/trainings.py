@@ -1,0 +1,320 @@
+"""Trainings of a workspace: the words of `myxtts train`, how far each is and who trains it, and the memory it will take.
+
+All that is known of a run is read from its folder, so it does not matter who began it, or in which process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from myxtts.checkpoints.store import CheckpointReader
+from myxtts.config import XTTSConfig
+from myxtts.config.presets import MODEL_SIZES
+from myxtts.config.settings import parse_gpu_ids
+from myxtts.config.sources import dump_sections, iterate_flags
+from myxtts.data.task_processes import ProcessTask, Work
+from myxtts.devices.machine import read_machine, select_visible
+from myxtts.devices.nvml import Card
+from myxtts.errors import DevicePlanError, NotARunError, RunFolderError
+from myxtts.files import FileError, open_scratch_folder, parse_json, read_text
+from myxtts.monitoring.metrics import FILE_NAME, EventRow, Metrics, RunRow, SummaryRow, TrainRow, read_metrics
+from myxtts.reports.pages import CODEC_FOLDER, SAMPLES_FOLDER, name_sample
+from myxtts.serving.request import ApiError
+from myxtts.studio.door import CONFLICT
+from myxtts.studio.jobs import Jobs, read_tail
+from myxtts.studio.workspace import BASE, Workspace
+from myxtts.training.mode import measure_in_process, plan_run
+from myxtts.training.run_folder import LOCK_NAME, RunRecord, read_record
+
+CPU = "CPU"
+BOTH_ROLES = "two"
+"""On the CPU: one process prepares, another trains, as two cards would."""
+NUMBERS: Mapping[str, str] = {
+    "steps": "training.max_steps", "batch_size": "data.batch_size", "validation_interval": "training.validation_interval",
+}  # fmt: skip
+"""Fields that are settings: whole numbers, which may be left empty."""
+_HOLDER = re.compile(r"process (\d+) on (.+), since ")
+_TAIL_BYTES = 1 << 16
+
+
+def read_settings(workspace: Workspace, fields: Mapping[str, str], *, rehearsal: bool) -> dict[str, Any]:
+    """The settings that a form asks for, by dotted key. Raises `ApiError`."""
+    settings: dict[str, Any] = {"training.checkpoint_dir": str(workspace.name_new(workspace.runs, fields.get("name", "")))}  # fmt: skip
+    if corpus := fields.get("corpus", ""):
+        settings["data.train_data"] = str(workspace.find(workspace.corpora, corpus, "corpus"))
+    if start := fields.get("start", ""):
+        settings["training.init_from"] = workspace.find_model(start)
+    elif (size := fields.get("size", "tiny")) in MODEL_SIZES:
+        settings["model.size"] = size
+    else:
+        raise ApiError(f"A size must be one of {', '.join(MODEL_SIZES)}, but is {size[:40]!r}.", param="size")
+    for field, key in NUMBERS.items():
+        if (given := fields.get(field, "").strip()) and not (given.isascii() and given.isdecimal()):
+            raise ApiError(f"{field} must be a whole number, but is {given[:40]!r}.", param=field)
+        settings |= {key: int(given)} if given else {}
+    device = fields.get("device", "")
+    if rehearsal or device in (CPU, BOTH_ROLES):
+        settings["training.rehearsal"] = True
+    if device == BOTH_ROLES:
+        settings["training.mode"] = "isolated"
+    elif pair := re.fullmatch(r"(\d{1,3}),(\d{1,3})", device):
+        settings |= {"data.data_gpu": int(pair[1]), "data.model_gpu": int(pair[2]), "data.enable_memory_isolation": True}  # fmt: skip
+    return settings
+
+
+def spell_words(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as words of `myxtts train`."""
+    flags = {key: flag.name for key, flag, _ in reversed(list(iterate_flags()))}
+    words = ["train"]
+    for key, value in settings.items():
+        words += [flags[key]] if value is True else [flags[key], str(value)]
+    return words
+
+
+def make_config(settings: Mapping[str, Any]) -> XTTSConfig:
+    """The configuration of a run. Raises `ConfigError`."""
+    sections: dict[str, dict[str, Any]] = {}
+    for key, value in settings.items():
+        section, _, name = key.partition(".")
+        sections.setdefault(section, {})[name] = value
+    return XTTSConfig(**sections)
+
+
+def list_cards() -> tuple[Card, ...]:
+    """The GPUs that a run would see."""
+    machine = read_machine()
+    with contextlib.suppress(DevicePlanError):
+        return select_visible(machine.cards, machine.environ)
+    return ()
+
+
+def list_devices(sections: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """The devices that a run of these settings uses."""
+    data, training, cards = sections["data"], sections["training"], list_cards()
+    if training["rehearsal"] or not cards:
+        return {CPU}
+    several = parse_gpu_ids(training["model_gpus"]) if training["model_gpus"] else []
+    named = [each for each in (data["data_gpu"], data["model_gpu"], *several) if each is not None]
+    return {f"GPU {each}" for each in named or [cards[0].physical_id]}
+
+
+def find_trainer(folder: Path) -> int | None:
+    """The process that trains in a folder, on this machine. Nothing is locked for it, so no trainer that comes now is kept out."""
+    with contextlib.suppress(FileError, OSError):
+        found = _HOLDER.match(read_text(folder / LOCK_NAME, 500))
+        if found and found[2] == socket.gethostname():
+            # The kernel frees the lock with the file; what stands in it stays.
+            opened = Path(f"/proc/{found[1]}/fd")
+            lock = os.stat(folder / LOCK_NAME)
+            if any(_is_same(link, lock) for link in opened.iterdir()):
+                return int(found[1])
+    return None
+
+
+def _is_same(link: Path, file: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(link.stat(), file)
+    except OSError:
+        return False
+
+
+@dataclass(frozen=True)
+class RunState:
+    """How a run is."""
+
+    name: str
+    status: str
+    """starting, training, stopping, finished, stopped, failed or died."""
+    step: int
+    """Updates that are saved."""
+    end_step: int | None
+    stage: str
+    problem: str = ""
+    """What it said last, where it failed."""
+
+    @property
+    def is_active(self) -> bool:
+        return self.status in ("starting", "training", "stopping")
+
+
+class Trainings:
+    """The runs of a workspace."""
+
+    def __init__(self, workspace: Workspace, jobs: Jobs):
+        self._workspace, self._jobs = workspace, jobs
+        self._stopping: dict[str, int] = {}
+
+    def describe(self, name: str) -> RunState:
+        """How a run is now."""
+        folder, job = self._workspace.runs / name, f"train-{name}"
+        trainer, problem = find_trainer(folder), ""
+        try:
+            record = read_record(folder)
+        except RunFolderError as error:
+            return RunState(name, "failed", 0, None, "", str(error))
+        if trainer is not None:
+            status = "stopping" if self._stopping.get(name) == trainer else "training"
+        elif self._jobs.is_running(job):
+            status = "starting"
+        elif record is not None and record.ending is not None:
+            status = "finished"
+        else:
+            status = _read_ending(folder, record)
+            problem = self._jobs.read_log(job) if status in ("failed", "died") else ""
+        found = CheckpointReader(folder).list()
+        end_step = None if record is None else record.end_step
+        return RunState(name, status, found[-1].step if found else 0, end_step, record.stage if record else "", problem)
+
+    def list_all(self) -> list[RunState]:
+        return [self.describe(name) for name in self._workspace.list_names(self._workspace.runs)]
+
+    def start(self, settings: Mapping[str, Any]) -> str:
+        """Begins a run. Raises `ApiError` where another one trains on its devices."""
+        config, folder = make_config(settings), Path(settings["training.checkpoint_dir"])
+        self._require_free(list_devices(dump_sections(config)))
+        # So that it is listed from now on, whatever becomes of it.
+        folder.mkdir()
+        self._jobs.start(f"train-{folder.name}", spell_words(settings))
+        return folder.name
+
+    def resume(self, name: str) -> None:
+        """Goes on with a run, by the command that it was started with last, here or in a shell."""
+        if self.describe(name).is_active:
+            raise ApiError(f"{name} trains already.", CONFLICT)
+        if (record := read_record(self._workspace.runs / name)) is not None:
+            self._require_free(list_devices(record.config))
+        if not (words := self._find_words(name)):
+            raise ApiError(f"{name} was not started from here, and nothing in its folder says how. Start another run.")
+        self._jobs.start(f"train-{name}", words)
+
+    def spell_resume(self, name: str) -> str:
+        """The command that goes on with a run, for a shell; nothing where it is not known."""
+        words = self._find_words(name)
+        return shlex.join(["myxtts", *words]) if words else ""
+
+    def _find_words(self, name: str) -> list[str]:
+        record, job = read_record(self._workspace.runs / name), self._jobs.find(f"train-{name}")
+        if record is not None and record.starts:
+            # `myxtts train ...` or `python train_main.py ...`
+            command = [word for word in record.starts[-1].command[2:] if word not in ("--resume", "--reset-training")]
+            return ["train", *command, "--resume"]
+        return [] if job is None else list(job.words)
+
+    def stop(self, name: str) -> None:
+        """Asks a run to save and end, whoever began it."""
+        trainer = find_trainer(self._workspace.runs / name)
+        if trainer is None:
+            self._jobs.stop(f"train-{name}")
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(trainer, signal.SIGTERM)
+            self._stopping[name] = trainer
+
+    def _require_free(self, devices: set[str]) -> None:
+        for run in self.list_all():
+            if not run.is_active:
+                continue
+            record = read_record(self._workspace.runs / run.name)
+            used = list_devices(record.config) if record is not None else devices
+            if shared := used & devices:
+                raise ApiError(f"{run.name} trains on {', '.join(sorted(shared))} already: one training at a time per device. Stop it, or wait.", CONFLICT)  # fmt: skip
+
+
+def _read_ending(folder: Path, record: RunRecord | None) -> str:
+    """How a run that nobody trains has ended: its last line says so, unless it was killed."""
+    for place in (folder, folder / CODEC_FOLDER):
+        lines = read_tail(place / FILE_NAME, _TAIL_BYTES).splitlines()
+        with contextlib.suppress(ValueError, AttributeError, IndexError):
+            last = parse_json(lines[-1])
+            return str(last.get("status")) if last.get("kind") == SummaryRow.kind else "died"
+    return "failed"
+
+
+def read_run(folder: Path) -> Metrics | None:
+    """What a run has told so far; while its codec is trained, what that has told. None where it has told nothing."""
+    for place in (folder, folder / CODEC_FOLDER):
+        with contextlib.suppress(NotARunError):
+            return read_metrics(place / FILE_NAME)
+    return None
+
+
+def summarise_progress(metrics: Metrics) -> dict[str, Any]:
+    """What the page tells of a run beside its summary: the pace to its end, the last row and the latest events."""
+    trains = [row for row in metrics.rows if isinstance(row, TrainRow)]
+    sessions = [row for row in metrics.rows if isinstance(row, RunRow)]
+    events = [row for row in metrics.rows if isinstance(row, EventRow)]
+    last = trains[-1] if trains else None
+    end = sessions[-1].end_step if sessions else None
+    left_s = None
+    if last is not None and last.step_s is not None and end is not None:
+        left_s = (end - last.step) * last.step_s
+    return {"last": last, "end_step": end, "left_s": left_s, "events": events[-8:]}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What was heard after so many updates: led by the recording's codes, and on its own."""
+
+    step: int
+    led: Path
+    free: Path | None
+    is_checkpoint: bool
+
+
+def list_samples(folder: Path) -> list[Sample]:
+    """The samples of a run, the newest first; of its codec, where it has none of its own."""
+    for place in (folder, folder / CODEC_FOLDER):
+        found = []
+        for led in sorted((place / SAMPLES_FOLDER).glob("step-*.wav"), reverse=True):
+            if led.stem.removeprefix("step-").isdecimal():
+                step = int(led.stem.removeprefix("step-"))
+                free = led.with_name(name_sample(step, is_free=True))
+                found.append(Sample(step, led, free if free.is_file() else None, (place / led.stem).is_dir()))
+        if found:
+            return found
+    return []
+
+
+def estimate_memory(settings: Mapping[str, Any]) -> str:
+    """What each device must hold, in words, by the code that a run asks at its start. Takes some seconds: in a process of its own.
+
+    Raises `MemoryBillError` where that is too much, with a batch that fits.
+    """
+    with open_scratch_folder("bill") as folder:
+        task = ProcessTask(f"{__name__}:make_biller", {"folder": str(folder)})
+        return str(measure_in_process(task, dict(settings), "the memory bill")["bill"])
+
+
+def make_biller(folder: str) -> Work:
+    """For `estimate_memory`: from settings to the bill. Only here TensorFlow is loaded, and it sees no card."""
+    from myxtts.devices.plan import PlanRequest
+    from myxtts.devices.planning import plan_devices
+    from myxtts.devices.runtime import apply_plan
+    from myxtts.training.memory_estimate import check_run
+    from myxtts.tuning.measuring import describe_shape
+    from myxtts.tuning.profiling import set_up_profile
+
+    apply_plan(plan_devices(PlanRequest(mode="single", rehearsal=True), read_machine()))
+    return partial(_bill, folder, check_run, describe_shape, set_up_profile)
+
+
+def _bill(folder: str, check_run: Any, describe_shape: Any, set_up_profile: Any, settings: Any) -> dict[str, str]:
+    config = make_config(settings)
+    plan = plan_run(config).plan
+    setup = set_up_profile(config, plan, Path(folder))
+    return {"bill": str(check_run(setup.config, plan, describe_shape(setup)))}
+
+
+def choose_starts(models: Sequence[str]) -> list[str]:
+    """What a training can start from: the base voice, then whole runs and imported models; not every checkpoint."""
+    return [BASE, *(model for model in models if model != BASE and model.count("/") == 1)]
