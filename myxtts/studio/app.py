@@ -32,7 +32,7 @@ from myxtts.monitoring.summary import summarise_run
 from myxtts.reports.pages import CODEC_FOLDER, draw_losses, open_templates
 from myxtts.serving.app import Gate, check_media_type, read_body
 from myxtts.serving.limits import RateLimiter, ServingLimits
-from myxtts.serving.request import ApiError, answer_error
+from myxtts.serving.request import INTERNAL, ApiError, answer_error
 from myxtts.serving.server import LOOPBACK_NAMES, make_server, take_signals
 from myxtts.studio.corpora import VIEWS, Corpora, draw_wave
 from myxtts.studio.door import (
@@ -418,15 +418,23 @@ class Studio:
         ]
 
 
-def answer_failure(request: Request, error: Exception) -> Response:
-    """The answer that tells a page of an error, where it happened."""
+def answer_failure(studio: Studio, request: Request, error: Exception) -> Response:
+    """The answer that tells of an error, where it happened: to a script as JSON, to whoever opens a page as one."""
     if isinstance(error, DiskFullError):
         error = ApiError(str(error), DISK_FULL)
     elif isinstance(error, MyXTTSError):
         error = ApiError(str(error))
     elif isinstance(error, OSError):
         error = explain_disk(error)
-    return answer_error(error)
+    elif not isinstance(error, ApiError | HTTPException):
+        error = ApiError("The studio could not do it: a fault of MyXTTS. What it has printed says where.", INTERNAL)
+    answer = answer_error(error)
+    if "text/html" not in request.headers.get("accept", "") or request.headers.get("hx-request"):
+        return answer
+    told = "There is no such page." if isinstance(error, HTTPException) else str(error)
+    page = studio.render(request, "failure.html", message=told)
+    page.status_code = answer.status_code
+    return page
 
 
 def build_studio(studio: Studio, *, token: str, hosts: Sequence[str] | None) -> ASGIApp:
@@ -434,7 +442,9 @@ def build_studio(studio: Studio, *, token: str, hosts: Sequence[str] | None) -> 
     app = Starlette(
         routes=studio.list_routes(),
         exception_handlers={
-            **dict.fromkeys((ApiError, MyXTTSError, HTTPException, OSError, Exception), answer_failure),
+            **dict.fromkeys(
+                (ApiError, MyXTTSError, HTTPException, OSError, Exception), functools.partial(answer_failure, studio)
+            ),
             ClientDisconnect: lambda request, error: Response(status_code=499),
         },
     )

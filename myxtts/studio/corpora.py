@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,10 +37,9 @@ class CorpusState:
     """making, ready, or failed."""
     clips: int = 0
     kept: int = 0
+    """While it is made, those that were judged so far."""
     kept_seconds: float = 0.0
     problem: str = ""
-    told: str = ""
-    """While it is made, what `myxtts corpus` said last."""
 
 
 class Corpora:
@@ -53,9 +52,12 @@ class Corpora:
 
     def describe(self, name: str) -> CorpusState:
         folder, job = self._workspace.corpora / name, f"corpus-{name}"
-        if self._jobs.is_running(job):
-            return CorpusState(name, "making", told=self._jobs.read_log(job, 400).rpartition("\n")[2])
-        if not (folder / BOOK_NAME).is_file() or not (book := self._open(folder)).complete:
+        is_begun, is_running = (folder / BOOK_NAME).is_file(), self._jobs.is_running(job)
+        book = self._open(folder) if is_begun else None
+        if is_running:
+            clips = [] if book is None else book.clips
+            return CorpusState(name, "making", len(clips), sum(bool(clip.figures) for clip in clips))
+        if book is None or not book.complete:
             return CorpusState(name, "failed", problem=self._jobs.read_log(job))
         kept = [clip.seconds for clip in book.clips if clip.kept]
         return CorpusState(name, "ready", len(book.clips), len(kept), sum(kept))
@@ -86,7 +88,7 @@ class Corpora:
 
     def list_clips(self, name: str, view: str, first: int) -> tuple[list[BookedClip], int]:
         """A page of clips, the doubtful ones first, and how many there are in that view."""
-        tests = {
+        tests: Mapping[str, Callable[[BookedClip], bool]] = {
             "all": lambda clip: True,
             "doubtful": lambda clip: bool(clip.reasons),
             "kept": lambda clip: clip.kept,

@@ -141,6 +141,8 @@ class RunState:
     stage: str
     problem: str = ""
     """What it said last, where it failed."""
+    told: str = ""
+    """While it starts, what it says."""
 
     @property
     def is_active(self) -> bool:
@@ -172,8 +174,9 @@ class Trainings:
             status = _read_ending(folder, record)
             problem = self._jobs.read_log(job) if status in ("failed", "died") else ""
         found = CheckpointReader(folder).list()
-        end_step = None if record is None else record.end_step
-        return RunState(name, status, found[-1].step if found else 0, end_step, record.stage if record else "", problem)
+        end_step, stage = (None, "") if record is None else (record.end_step, record.stage)
+        told = self._jobs.read_log(job, 600).rpartition("\n")[2] if status in ("starting", "training") else ""
+        return RunState(name, status, found[-1].step if found else 0, end_step, stage, problem, told)
 
     def list_all(self) -> list[RunState]:
         return [self.describe(name) for name in self._workspace.list_names(self._workspace.runs)]

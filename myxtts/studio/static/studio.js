@@ -225,8 +225,13 @@ if (find("clips")) {
       return next;
     } catch (error) { tell(told, error.message, true); }
   };
-  const fit = area => { area.style.height = "auto"; area.style.height = `${area.scrollHeight + 2}px`; };
-  const fitAll = () => find("clips").querySelectorAll("textarea:not([data-fit])").forEach(area => { area.dataset.fit = area.value; fit(area); });
+  const fit = area => {
+    area.dataset.fit ??= area.value;
+    if (CSS.supports("field-sizing", "content")) return;
+    area.style.height = "auto";
+    area.style.height = `${area.scrollHeight + 2}px`;
+  };
+  const fitAll = () => find("clips").querySelectorAll("textarea:not([data-fit])").forEach(fit);
   document.addEventListener("htmx:afterSettle", fitAll);
   fitAll();
   find("clips").addEventListener("input", event => fit(event.target));
