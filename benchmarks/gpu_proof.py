@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import date
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,7 @@ def compile_function(name: str, case: Case, card: str, chosen: argparse.Namespac
     return json.loads(kept.read_text(encoding="utf-8"))
 
 
+@lru_cache(maxsize=1)
 def lower(name: str, case: Case) -> str:
     """The function as StableHLO, or why it cannot be written so."""
     function, specs = build_function(name, case, joins=True).compile(jit_compile=True)
