@@ -35,8 +35,8 @@ SPEAKER_POWER_OFFSET = 1e-6
 VARIANCE_OFFSET = 1e-5
 
 GROUP_NUMBERS = 1 << 21
-"""Rows are transformed in groups of about this many numbers. Tensors above 32 MB come as fresh pages from the system on
-every step, which costs a CPU more than the transform itself; a GPU does not mind the groups."""
+"""Rows are transformed in groups of about this many numbers on a CPU. Tensors above 32 MB come as fresh pages from the system on
+every step, which costs it more than the transform itself. A GPU is faster with all `at_once`: it is asked for fewer kernels."""
 
 # Sums over time are taken in whole numbers of this size: unlike floats, they add up the same in any order.
 _FIXED_POINT = 2.0**32
@@ -54,17 +54,22 @@ def compute_conditioning_mel(wav_BS: Any, lengths_B: Any, mel_norms_M: NDArray[n
     return tf.where(mark_positions(frames, read_size(mel, 1))[..., None], mel, make_silent_frame(mel_norms_M)), frames
 
 
-def compute_slice_mel(slices_BS: Any, mel_norms_M: NDArray[np.float32], spec: MelSpec = CONDITIONING_MEL) -> Any:
+def compute_slice_mel(
+    slices_BS: Any, mel_norms_M: NDArray[np.float32], spec: MelSpec = CONDITIONING_MEL, *, at_once: bool = False
+) -> Any:
     """Conditioning mels (B, T, M) of slices in buffers of one length, for training.
 
     The zeros behind a shorter slice are part of it: the reference lets the encoder hear them.
     """
     half = spec.window_samples // 2
     padded = tf.pad(slices_BS, [[0, 0], [half, half]], mode="REFLECT")
-    return _take_log(_compute_power_mel(padded, spec, spec.count_frames(read_size(slices_BS, 1))), mel_norms_M)
+    frames = spec.count_frames(read_size(slices_BS, 1))
+    return _take_log(_compute_power_mel(padded, spec, frames, at_once=at_once), mel_norms_M)
 
 
-def compute_dvae_mel(wav_BS: Any, lengths_B: Any, mel_norms_M: NDArray[np.float32]) -> tuple[Any, Any]:
+def compute_dvae_mel(
+    wav_BS: Any, lengths_B: Any, mel_norms_M: NDArray[np.float32], *, at_once: bool = False
+) -> tuple[Any, Any]:
     """The mels (B, T, M) that the DVAE turns into codes, and their frames (B,).
 
     Silence follows every clip, at least `TAIL_SAMPLES` of it, so that its codes do not depend on what else is in the batch;
@@ -75,7 +80,7 @@ def compute_dvae_mel(wav_BS: Any, lengths_B: Any, mel_norms_M: NDArray[np.float3
     total_frames = -(-(read_size(wav_BS, 1) + TAIL_SAMPLES) // SAMPLES_PER_CODE) * FRAMES_PER_CODE
     wav = _clear_padding(wav_BS, lengths_B)
     padded = _mirror_start(tf.pad(wav, [[0, 0], [0, spec.window_samples // 2]]), spec)
-    mel = _take_log(_compute_power_mel(padded, spec, total_frames), mel_norms_M)
+    mel = _take_log(_compute_power_mel(padded, spec, total_frames, at_once=at_once), mel_norms_M)
     return mel, _count_frames(lengths_B, spec)
 
 
@@ -129,10 +134,10 @@ def _mirror_ends(wav_BS: Any, lengths_B: Any, spec: MelSpec) -> Any:
     return _mirror_start(wav, spec)
 
 
-def _compute_power_mel(padded_BS: Any, spec: MelSpec, frames: Any) -> Any:
+def _compute_power_mel(padded_BS: Any, spec: MelSpec, frames: Any, *, at_once: bool = False) -> Any:
     """Mel power (B, frames, M) of audio that starts half a window before the first frame's centre."""
     batch = read_size(padded_BS, 0)
-    if not (isinstance(batch, int) and isinstance(frames, int)):
+    if at_once or not (isinstance(batch, int) and isinstance(frames, int)):
         return _compute_rows_power_mel(padded_BS, spec, frames)
     rows = max(1, GROUP_NUMBERS // (frames * spec.fft_samples))
     groups = [_compute_rows_power_mel(padded_BS[row : row + rows], spec, frames) for row in range(0, batch, rows)]

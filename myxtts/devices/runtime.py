@@ -177,6 +177,11 @@ def set_synchronous_execution(is_synchronous: bool) -> None:
     tf.config.experimental.set_synchronous_execution(is_synchronous)
 
 
+def is_on_cpu() -> bool:
+    """Whether the device of the caller's scope is one."""
+    return ":CPU:" in tf.zeros([]).device
+
+
 def list_logical_devices() -> list[str]:
     """The logical devices of this process, short names. Initialises TensorFlow: what is in force is now final."""
     return [f"/{device.device_type}:{device.name.rpartition(':')[2]}" for device in tf.config.list_logical_devices()]

@@ -17,9 +17,6 @@ from myxtts.units import FRAMES_PER_CODE
 
 DECAY = 0.99
 SMOOTHING = 1e-5
-DOUBT = 2e-5
-"""Share of its length by which a vector of the encoder may be off: more than ten times what was seen."""
-ROUNDING = 5e-7
 
 
 class CodeUsage(NamedTuple):
@@ -50,19 +47,6 @@ class Codebook(Part):
     def find_nearest(self, z_BTD: tf.Tensor) -> tf.Tensor:
         """The code (B, T) of each vector, by squared distance in float32, int64."""
         return tf.reshape(tf.argmin(self._measure_distances(z_BTD), -1), measure(z_BTD)[:-1])
-
-    def find_nearest_surely(self, z_BTD: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The code of each vector, and whether it is the nearest by more than rounding, here or in the encoder, can
-        have moved it."""
-        distances_NK = self._measure_distances(z_BTD)
-        nearness_N2, codes_N2 = tf.math.top_k(-distances_NK, 2)
-        longest = tf.reduce_max(tf.norm(tf.cast(self.vectors.value, tf.float32), axis=-1))
-        lengths_N = tf.norm(tf.reshape(tf.cast(z_BTD, tf.float32), [-1, self.width]), axis=-1)
-        # The first part is of the vectors' errors, the second of the subtraction's.
-        error_N = DOUBT * lengths_N * longest + ROUNDING * tf.reduce_max(tf.abs(distances_NK), -1)
-        is_sure_N = nearness_N2[:, 0] - nearness_N2[:, 1] > error_N
-        shape = measure(z_BTD)[:-1]
-        return tf.reshape(tf.cast(codes_N2[:, 0], tf.int64), shape), tf.reshape(is_sure_N, shape)
 
     def _measure_distances(self, z_BTD: tf.Tensor) -> tf.Tensor:
         vectors_KD = tf.cast(self.vectors.value, tf.float32)
@@ -225,16 +209,11 @@ class DVAE(Part):
         """The codes (B, T) of a mel, int64. A row's codes depend on that row and its length alone.
 
         The last bits of a product change with the number of rows in it, and between two codes almost equally near a
-        last bit decides. So rows are encoded together, which is faster by half, and those in doubt once more alone.
+        last bit decides. So each row is encoded alone.
         """
-        codes_BT, is_sure_BT = self.codebook.find_nearest_surely(self.encoder(mel_BFM))
-
-        def encode_row(row: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> tf.Tensor:
-            mel_FM, codes_T, is_sure = row
-            return tf.cond(is_sure, lambda: codes_T, lambda: self.codebook.find_nearest(self.encoder(mel_FM[None]))[0])
-
-        rows = (mel_BFM, codes_BT, tf.reduce_all(is_sure_BT, -1))
-        return tf.map_fn(encode_row, rows, fn_output_signature=tf.int64, parallel_iterations=1)
+        if mel_BFM.shape[0] == 1:
+            return self.codebook.find_nearest(self.encoder(mel_BFM))
+        return tf.map_fn(lambda mel_FM: self.encode(mel_FM[None])[0], mel_BFM, fn_output_signature=tf.int64)
 
     def decode(self, codes_BT: tf.Tensor) -> tf.Tensor:
         """The mel (B, 4 T, M) of codes, float32."""

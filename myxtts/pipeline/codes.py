@@ -44,7 +44,7 @@ from myxtts.data.loaders import Load, LoadingEngine, ReadAhead, find_clip_file, 
 from myxtts.data.run_data import RunData
 from myxtts.data.sampler import IndexSampler, Kind
 from myxtts.devices.machine import ONEDNN, read_free_memory_bytes
-from myxtts.devices.runtime import Execution
+from myxtts.devices.runtime import Execution, is_on_cpu
 from myxtts.errors import MachineError, ReadingError
 from myxtts.models.dvae import DVAE
 from myxtts.models.weights import load_checkpoint_arrays
@@ -219,7 +219,7 @@ class ShapedFunction:
 
 
 class CodeMaker:
-    """Makes codes, and keeps those of clips that stay as they are."""
+    """Makes codes on the device of the scope that it is built under, and keeps those of clips that stay as they are."""
 
     def __init__(self, dvae: DVAE, mel_norms: NDArray[np.float32]):
         assert dvae.size.codes <= np.iinfo(DTYPE).max, dvae.size.codes
@@ -227,6 +227,7 @@ class CodeMaker:
         """Of codes; None makes them every time."""
         self._dvae = dvae
         self._mel_norms = mel_norms
+        self._at_once = not is_on_cpu()
         self._compute_mel = ShapedFunction(self._trace_mel)
         self._encode = ShapedFunction(self._trace_encode)
 
@@ -269,7 +270,7 @@ class CodeMaker:
         return self._compute_mel.traces + self._encode.traces
 
     def _trace_mel(self, wav_BS: Any, lengths_B: Any) -> Any:
-        mel_BFM, _ = compute_dvae_mel(wav_BS, lengths_B, self._mel_norms)
+        mel_BFM, _ = compute_dvae_mel(wav_BS, lengths_B, self._mel_norms, at_once=self._at_once)
         # The last frame is one of silence, and a clip's width may reach that much beyond its bucket's.
         more = (WIDTH_STEP_CODES - 1) * FRAMES_PER_CODE
         return tf.concat([mel_BFM, tf.repeat(mel_BFM[:, -1:], more, axis=1)], axis=1)

@@ -26,6 +26,7 @@ from myxtts.data.code_cache import ClipIds, CodeCache
 from myxtts.data.corpus import Corpus
 from myxtts.data.host_batches import HostBatch
 from myxtts.data.sampler import Kind, Position
+from myxtts.devices.runtime import is_on_cpu
 from myxtts.models.dvae import DVAE
 from myxtts.models.sizes import (
     SAMPLES_PER_FRAME,
@@ -174,6 +175,7 @@ class Preparer:
         self._seed = seed
         self._mel_norms = np.array(settings.mel_norms, np.float32)
         self._codes = None if dvae is None else CodeMaker(dvae, self._mel_norms)
+        self._at_once = not is_on_cpu()
         self._compute_codec_mel = ShapedFunction(self._trace_codec_mel)
         self._compute_prompt_mel = ShapedFunction(self._trace_prompt_mel)
         self._augment = ShapedFunction(self._trace_augment)
@@ -363,12 +365,12 @@ class Preparer:
         return cut_slices(speech_BS, starts_B, samples_B, SEGMENT_SAMPLES)
 
     def _trace_codec_mel(self, wav_BS: Any, lengths_B: Any) -> Any:
-        mel_BFM, _ = compute_dvae_mel(wav_BS, lengths_B, self._mel_norms)
+        mel_BFM, _ = compute_dvae_mel(wav_BS, lengths_B, self._mel_norms, at_once=self._at_once)
         return mel_BFM[:, : wav_BS.shape[1] // HOP_SAMPLES]
 
     def _trace_prompt_mel(self, wav_BS: Any, starts_B: Any, prompts_B: Any, *draws: Any) -> Any:
         prompts_BS = cut_slices(wav_BS, starts_B, prompts_B, self.settings.prompt_samples)
-        mel_BFM = compute_slice_mel(prompts_BS, self._mel_norms)
+        mel_BFM = compute_slice_mel(prompts_BS, self._mel_norms, at_once=self._at_once)
         if not draws:
             return mel_BFM
         assert self.settings.augment is not None

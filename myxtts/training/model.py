@@ -27,7 +27,7 @@ from myxtts.data.loaders import find_clip_file, load_clip
 from myxtts.data.run_data import RunData
 from myxtts.devices import runtime
 from myxtts.devices.plan import DevicePlan, choose_xla
-from myxtts.devices.runtime import active_plan
+from myxtts.devices.runtime import active_plan, is_on_cpu
 from myxtts.errors import CorpusError, DamagedFileError, PlacementError
 from myxtts.files import read_text
 from myxtts.hashing import hash_words
@@ -215,7 +215,7 @@ def build_step(
     """The step that makes updates as a configuration says, in packs as suit this device."""
     training = config.training
     if packed_elements is None:
-        packed_elements = 0 if _is_on_cpu() else PACKED_ELEMENTS
+        packed_elements = 0 if is_on_cpu() else PACKED_ELEMENTS
     return TrainStep(
         objective,
         StepSettings(
@@ -266,20 +266,15 @@ def _make_frame(
     return {**list_content(start.directory), **own, "model": {**kept, **own["model"]}}
 
 
-def _is_on_cpu() -> bool:
-    """Whether the device of this scope is one."""
-    return ":CPU:" in tf.zeros([]).device
-
-
 def _build_gpt(config: XTTSConfig, data: RunData, *, seed: int | None) -> GPT:
     return build_gpt(
         config.model,
         seed=seed,
         # Where it is not trained, it need not be kept in more than it is computed in.
         dtype=config.data.mixed_precision.removeprefix("mixed_" if config.training.lora_rank else ""),
-        scores=CACHED_SCORES if _is_on_cpu() else 0,
-        fused_norms=not _is_on_cpu(),
-        joins=not _is_on_cpu() and choose_xla(config, active_plan()),
+        scores=CACHED_SCORES if is_on_cpu() else 0,
+        fused_norms=not is_on_cpu(),
+        joins=not is_on_cpu() and choose_xla(config, active_plan()),
         start_text_token=data.start_text_token,
         stop_text_token=data.stop_text_token,
     )
