@@ -12,7 +12,7 @@ import tensorflow as tf
 from myxtts.audio.mels import compute_dvae_mel, compute_slice_mel
 from myxtts.audio.on_device import cut_slices, resample_batch
 from myxtts.config import XTTSConfig
-from myxtts.models.decoding import Decoding, Sampling, continue_decoding, start_decoding
+from myxtts.models.decoding import ROOM, Decoding, Sampling, continue_decoding, say_next, start_decoding
 from myxtts.models.sizes import MEL_CHANNELS, PROMPT_LATENTS, SEGMENT_SAMPLES, SPEECH_RATE_HZ
 from myxtts.models.xtts import build_decoder, build_dvae, build_gpt, build_rivals
 from myxtts.training.model import build_adapters, build_step
@@ -164,14 +164,14 @@ def _specify_clips(case: Case) -> tuple[tf.TensorSpec, tf.TensorSpec]:
 def _prepare_prompts(case: Case) -> HotFunction:
     def work(wav_BS: Any, starts_B: Any, lengths_B: Any) -> Any:
         prompts_BS = cut_slices(wav_BS, starts_B, lengths_B, round(PROMPT_SECONDS * SAMPLE_RATE_HZ))
-        return compute_slice_mel(prompts_BS, MEL_NORMS)
+        return compute_slice_mel(prompts_BS, MEL_NORMS, at_once=True)
 
     wav, lengths = _specify_clips(case)
     return HotFunction(work, (wav, lengths, lengths))
 
 
 def _prepare_mels(case: Case) -> HotFunction:
-    return HotFunction(lambda wav_BS, lengths_B: compute_dvae_mel(wav_BS, lengths_B, MEL_NORMS), _specify_clips(case))
+    return HotFunction(lambda *clips: compute_dvae_mel(*clips, MEL_NORMS, at_once=True), _specify_clips(case))
 
 
 def _prepare_codes(case: Case) -> HotFunction:
@@ -191,15 +191,23 @@ def _prepare_speech(case: Case) -> HotFunction:
 def _decode_one(case: Case) -> HotFunction:
     """One code of one sentence, said after half of its clip."""
     _, tokens, codes = case.sizes
-    gpt = build_gpt(case.config.model, seed=None, dtype=case.precision)
-    rule = Sampling()
+    gpt = build_gpt(case.config.model, seed=None, dtype=case.precision, fused_norms=True)
+    rule = Sampling(tf.TensorSpec(()), tf.TensorSpec((), tf.int32), tf.TensorSpec(()), tf.TensorSpec(()))
 
-    def start(prompt_BPC: Any, text_BT: Any, seeds_B2: Any) -> Decoding:
+    def start(prompt_BPC: Any, text_BT: Any, seeds_B2: Any, rule: Sampling) -> Decoding:
         return start_decoding(gpt, prompt_BPC, text_BT, rule=rule, max_codes=codes, seeds_B2=seeds_B2)
 
     prompt = tf.TensorSpec((1, PROMPT_LATENTS, gpt.size.width))
-    begun = _specify(start, prompt, tf.TensorSpec((1, tokens), tf.int32), tf.TensorSpec((1, 2), tf.int32))
-    return HotFunction(lambda decoding: continue_decoding(gpt, decoding, rule=rule, codes=1), (begun,))
+    begun = _specify(start, prompt, tf.TensorSpec((1, tokens), tf.int32), tf.TensorSpec((1, 2), tf.int32), rule)
+    places = begun.bias_BS.shape[1] + ROOM
+    caches = tuple(tf.TensorSpec((*each.shape[:2], places, each.shape[3]), each.dtype) for each in begun.keys)
+    begun = begun._replace(keys=caches, values=caches, bias_BS=tf.TensorSpec((1, places)))
+    return HotFunction(
+        lambda decoding, rule: continue_decoding(gpt, decoding, rule=rule, codes=1),
+        (begun, rule),
+        # XLA wants to know sizes beforehand: while there is room.
+        lambda decoding, rule: say_next(gpt, decoding, rule),
+    )
 
 
 PREPARING = {

@@ -95,7 +95,7 @@ class CodeGenerator:
         said = say(inputs, rule, tf.constant(self._limit_codes(settings)))
         codes_BM, latents_BMC, lengths_B, stopped_B = (tensor.numpy() for tensor in said)
         return [
-            GeneratedRow(codes_BM[row, :length], latents_BMC[row, :length], bool(stopped_B[row]))
+            GeneratedRow(codes_BM[row, :length].astype(np.int32), latents_BMC[row, :length], bool(stopped_B[row]))
             for row, length in enumerate(lengths_B[: len(rows)])
         ]
 
@@ -108,7 +108,7 @@ class CodeGenerator:
             decoding = self._compile_rest(decoding, rule)(decoding, rule, tf.constant(fresh))
             count, stopped = int(decoding.count), bool(decoding.stopped_B[0])
             is_last = stopped or count >= limit
-            codes_M = decoding.codes_BM[0, :count].numpy()
+            codes_M = decoding.codes_BM[0, :count].numpy().astype(np.int32)
             yield GeneratedRow(codes_M, decoding.latents_BMC[0, :count].numpy(), stopped, is_last)
             if is_last:
                 return

@@ -23,6 +23,7 @@ from myxtts.checkpoints.model_directory import (
 from myxtts.checkpoints.store import find_model_directory
 from myxtts.checkpoints.tensors import Tensor
 from myxtts.devices.machine import read_free_memory_bytes
+from myxtts.devices.runtime import is_on_cpu
 from myxtts.errors import UnableToSpeakError, VoiceError
 from myxtts.inference.cloning import CHUNK_SECONDS, VoiceCloner, describe_speaker
 from myxtts.inference.generation import CodeGenerator, GeneratedRow, Generator, Row, choose_penalty
@@ -340,7 +341,7 @@ def build_parts(directory: ModelDirectory, tokenizer: Tokenizer) -> XTTS:
         any(name.startswith(prefix) for name in directory.model) for prefix in (DECODER_PREFIX, SPEAKER_PREFIX)
     )
     xtts = XTTS(
-        GPT(sizes.gpt),
+        GPT(sizes.gpt, fused_norms=not is_on_cpu()),
         decoder=WaveformDecoder(sizes.decoder) if has_decoder else None,
         speaker_encoder=SpeakerEncoder(sizes.speaker) if has_encoder else None,
         dvae=DVAE(sizes.dvae) if directory.dvae is not None else None,

@@ -233,7 +233,9 @@ def attend_cached(q_BH1D: tf.Tensor, k_BHTD: tf.Tensor, v_BHTD: tf.Tensor, bias_
     """One new position against cached keys and values, heads joined: (B, H * D)."""
     batch, heads, _, width = measure(q_BH1D)
     q_BH1D *= 1 / math.sqrt(width)
-    scores_BH1T = tf.cast(tf.matmul(q_BH1D, k_BHTD, transpose_b=True), tf.float32) + bias_BT[:, None, None]
+    scores_BH1T = tf.cast(tf.matmul(q_BH1D, k_BHTD, transpose_b=True), tf.float32) + tf.reshape(
+        bias_BT, [batch, 1, 1, -1]
+    )
     y_BH1D = tf.matmul(tf.cast(tf.nn.softmax(scores_BH1T), q_BH1D.dtype), v_BHTD)
     return tf.reshape(y_BH1D, [batch, heads * width])
 

@@ -36,33 +36,34 @@ class Greedy(NamedTuple):
     repetition_penalty: float | tf.Tensor = 1.0
 
 
-def choose_code(logits_BV: tf.Tensor, seen_BV: tf.Tensor, rule: Sampling | Greedy, draw_B: tf.Tensor) -> tf.Tensor:
-    """The next code of each row, int32.
+def choose_code(logits_BV: tf.Tensor, seen_BV: tf.Tensor, rule: Sampling | Greedy, draw_B1: tf.Tensor) -> tf.Tensor:
+    """The next code of each row, int64: whole numbers of 32 bits live in host memory, where a GPU would have to wait for them.
 
     Args:
         seen_BV: whether a code was said before.
-        draw_B: uniform in [0, 1), one per row; unused when greedy.
+        draw_B1: uniform in [0, 1), one per row; unused when greedy.
     """
     logits = tf.cast(logits_BV, tf.float32)
     if isinstance(rule, Greedy):
-        return tf.argmax(penalise(logits, seen_BV, rule.repetition_penalty), -1, output_type=tf.int32)
+        return tf.argmax(penalise(logits, seen_BV, rule.repetition_penalty), -1)
     mass_BV = tf.cumsum(tf.nn.softmax(shape_scores(logits, seen_BV, rule)), -1)
     # Strictly above the draw, so that a code without any mass is never hit.
-    return tf.reduce_sum(tf.cast(mass_BV <= draw_B[:, None] * mass_BV[:, -1:], tf.int32), -1)
+    return tf.reduce_sum(tf.cast(mass_BV <= draw_B1 * mass_BV[:, -1:], tf.int64), -1)
 
 
 def shape_scores(logits_BV: tf.Tensor, seen_BV: tf.Tensor, rule: Sampling) -> tf.Tensor:
     """Scores to draw from; codes that must not come are at minus infinity."""
     scores_BV = penalise(logits_BV, seen_BV, rule.repetition_penalty) / rule.temperature
     ranked_BV = tf.sort(scores_BV)
-    codes = tf.shape(scores_BV)[-1]
-    kept = tf.where(tf.equal(rule.top_k, 0), codes, tf.minimum(rule.top_k, codes))
-    least_B1 = tf.gather(ranked_BV, [codes - kept], axis=-1)
+    codes = scores_BV.shape[-1]
+    # Of 0 codes kept, all.
+    place = (codes - tf.minimum(rule.top_k, codes)) % codes
+    least_B1 = ranked_BV[:, place : place + 1]
     ranked_BV = tf.where(ranked_BV < least_B1, -float("inf"), ranked_BV)
     # The tail that holds at most 1 - p of the mass goes; the best code always stays.
     tail_BV = tf.cumsum(tf.nn.softmax(ranked_BV), -1) <= 1 - rule.top_p
-    last = tf.minimum(tf.reduce_sum(tf.cast(tail_BV, tf.int32), -1), codes - 1)
-    least_B1 = tf.maximum(least_B1, tf.gather(ranked_BV, last, batch_dims=1)[:, None])
+    last_B1 = tf.minimum(tf.reduce_sum(tf.cast(tail_BV, tf.int64), -1, keepdims=True), codes - 1)
+    least_B1 = tf.maximum(least_B1, tf.gather(ranked_BV, last_B1, batch_dims=1))
     return tf.where(scores_BV < least_B1, -float("inf"), scores_BV)
 
 
@@ -80,7 +81,7 @@ class Decoding(NamedTuple):
     """A generation under way. `codes_BM` and `latents_BMC` are filled up to `count`."""
 
     codes_BM: tf.Tensor
-    """Codes so far, int32, the stop token that ended a row included; stop tokens beyond."""
+    """Codes so far, int64, the stop token that ended a row included; stop tokens beyond."""
     latents_BMC: tf.Tensor
     """The state that predicted each code: what the waveform decoder reads, float32."""
     count: tf.Tensor
@@ -88,7 +89,7 @@ class Decoding(NamedTuple):
     stopped_B: tf.Tensor
     """Whether a row has said its stop token."""
     lengths_B: tf.Tensor
-    """Codes of each row so far, its stop token included, int32. What lies beyond is padding."""
+    """Codes of each row so far, its stop token included, int64. What lies beyond is padding."""
     seen_BV: tf.Tensor
     draws_BM: tf.Tensor
     keys: tuple[tf.Tensor, ...]
@@ -137,11 +138,11 @@ def start_decoding(
     hidden_BC, keys, values = _read_prefix(gpt, x_BSC, visible_BS)
     seen_V = tf.reduce_any(tf.one_hot([ALWAYS_SEEN, gpt.size.start_audio_token], gpt.size.audio_tokens) > 0, 0)
     decoding = Decoding(
-        codes_BM=tf.fill([rows, max_codes], gpt.size.stop_audio_token),
+        codes_BM=tf.fill([rows, max_codes], tf.constant(gpt.size.stop_audio_token, tf.int64)),
         latents_BMC=tf.zeros([rows, max_codes, gpt.size.width]),
         count=tf.constant(0),
         stopped_B=tf.zeros([rows], tf.bool),
-        lengths_B=tf.zeros([rows], tf.int32),
+        lengths_B=tf.zeros([rows], tf.int64),
         seen_BV=tf.tile(seen_V[None], [rows, 1]),
         draws_BM=_draw_uniform(seeds_B2, rows, max_codes),
         keys=keys,
@@ -157,22 +158,29 @@ def continue_decoding(gpt: GPT, decoding: Decoding, *, rule: Sampling | Greedy, 
     pieces changes nothing."""
     end = tf.minimum(decoding.count + codes, measure(decoding.codes_BM)[1])
 
+    def count_left(now: Decoding) -> tf.Tensor:
+        # Of 32 bits, which the host counts by: all it asks the device for is whether a row goes on.
+        return (end - now.count) * (1 - tf.reduce_min(tf.cast(now.stopped_B, tf.int32)))
+
     def goes_on(now: Decoding) -> tf.Tensor:
-        return (now.count < end) & ~tf.reduce_all(now.stopped_B)
+        return count_left(now) > 0
 
     def has_room(now: Decoding) -> tf.Tensor:
-        return goes_on(now) & (now.place < tf.shape(now.bias_BS)[1])
-
-    def say_next(now: Decoding) -> tuple[Decoding]:
-        hidden_BC, now = _read_last_code(gpt, now)
-        return (_say(gpt, now, hidden_BC, rule),)
+        return tf.minimum(count_left(now), tf.shape(now.bias_BS)[1] - now.place) > 0
 
     def fill_room(now: Decoding) -> tuple[Decoding]:
-        (now,) = tf.while_loop(has_room, say_next, (_make_room(now),), shape_invariants=(specify_decoding(now),))
+        specs, begun = specify_decoding(now), _make_room(now)
+        (now,) = tf.while_loop(has_room, lambda now: (say_next(gpt, now, rule),), (begun,), shape_invariants=(specs,))
         return (now,)
 
     (ended,) = tf.while_loop(goes_on, fill_room, (decoding,), shape_invariants=(specify_decoding(decoding),))
     return Decoding(*ended)
+
+
+def say_next(gpt: GPT, now: Decoding, rule: Sampling | Greedy) -> Decoding:
+    """One code more, for which there is room."""
+    hidden_BC, now = _read_last_code(gpt, now)
+    return _say(gpt, now, hidden_BC, rule)
 
 
 def specify_decoding(decoding: Decoding) -> Decoding:
@@ -185,7 +193,8 @@ def specify_decoding(decoding: Decoding) -> Decoding:
 
 
 def _make_room(now: Decoding) -> Decoding:
-    missing = tf.where(now.place < tf.shape(now.bias_BS)[1], 0, ROOM)
+    # One place too few, if any.
+    missing = ROOM * tf.maximum(now.place + 1 - tf.shape(now.bias_BS)[1], 0)
     after = [[0, 0], [0, 0], [0, missing], [0, 0]]
     return now._replace(
         keys=tuple(tf.pad(cache, after) for cache in now.keys),
@@ -225,17 +234,17 @@ def _read_last_code(gpt: GPT, now: Decoding) -> tuple[tf.Tensor, Decoding]:
 
 
 def _say(gpt: GPT, now: Decoding, hidden_BC: tf.Tensor, rule: Sampling | Greedy) -> Decoding:
-    chosen_B = choose_code(gpt.audio_head(hidden_BC), now.seen_BV, rule, now.draws_BM[:, now.count])
-    stop = gpt.size.stop_audio_token
+    draw_B1 = now.draws_BM[:, now.count : now.count + 1]
+    chosen_B = choose_code(gpt.audio_head(hidden_BC), now.seen_BV, rule, draw_B1)
+    stop = tf.constant(gpt.size.stop_audio_token, tf.int64)
     code_B = tf.where(now.stopped_B, stop, chosen_B)
-    latent_B1C = tf.cast(hidden_BC, tf.float32)[:, None]
     return now._replace(
-        codes_BM=write_at(now.codes_BM, code_B[:, None], now.count, axis=1),
-        latents_BMC=write_at(now.latents_BMC, latent_B1C, now.count, axis=1),
+        codes_BM=write_at(now.codes_BM, tf.expand_dims(code_B, 1), now.count, axis=1),
+        latents_BMC=write_at(now.latents_BMC, tf.expand_dims(tf.cast(hidden_BC, tf.float32), 1), now.count, axis=1),
         count=now.count + 1,
-        stopped_B=now.stopped_B | (code_B == stop),
-        lengths_B=now.lengths_B + tf.cast(~now.stopped_B, tf.int32),
-        seen_BV=now.seen_BV | (tf.one_hot(code_B, gpt.size.audio_tokens) > 0),
+        stopped_B=code_B == stop,
+        lengths_B=now.lengths_B + tf.cast(~now.stopped_B, tf.int64),
+        seen_BV=now.seen_BV | tf.one_hot(code_B, gpt.size.audio_tokens, on_value=True, off_value=False),
     )
 
 

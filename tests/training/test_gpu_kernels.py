@@ -90,12 +90,13 @@ def prepare():
 
 
 def decode():
-    gpt, rule = build_gpt(make_config().model, seed=1), Sampling()
+    gpt = build_gpt(make_config().model, seed=1, fused_norms=True)
+    rule = Sampling(*map(tf.constant, Sampling()))
     prompt, text, seeds = tf.zeros((1, 32, 64)), tf.ones((1, TEXT), tf.int32), tf.zeros((1, 2), tf.int32)
     begun = start_decoding(gpt, prompt, text, rule=rule, max_codes=CODES, seeds_B2=seeds)
-    signature = [specify_decoding(begun)]
+    signature = [specify_decoding(begun), Sampling(*(tf.TensorSpec((), each.dtype) for each in rule))]
 
-    def say_next(decoding):
+    def say_next(decoding, rule):
         return continue_decoding(gpt, decoding, rule=rule, codes=1)
 
     return tf.function(say_next, input_signature=signature, autograph=False).get_concrete_function()
@@ -193,9 +194,6 @@ PLACES = "where in a clip to read, from what was drawn on the host; nothing wait
 DECIDES = "what is done next is decided on the host"
 LENGTHS = "lengths at another speed or rate need 64 bits, which are computed on the device"
 KEPT = "codes are kept on the host"
-NEAREST = "the places that TopKV2 gives have 32 bits"
-COUNTERS = "how far a sentence is, and where in its cache, the host has to know"
-SAID = "a code has 32 bits, as it is kept"
 STEP = {"argument up to Cast": BATCH}
 LISTED = {
     train_gpt: STEP,
@@ -205,12 +203,8 @@ LISTED = {
     | {f"Less up to {op}": MASKS for op in ("SelectV2", "LogicalAnd", "StridedSlice")}
     | {f"{op} up to GatherV2": PLACES for op in ("FloorDiv", "AddV2", "Minimum")}
     | {f"Cast down to {op}": LENGTHS for op in ("StridedSlice", "FloorDiv", "Minimum")}
-    | {"TopKV2 down to StridedSlice": NEAREST, "StridedSlice up to Cast": NEAREST}
-    | {"Cast down to Identity": KEPT, "TensorListGetItem down to If": DECIDES},
-    decode: {"Less up to LogicalAnd": DECIDES, "Less up to SelectV2": COUNTERS, "SelectV2 down to Pack": COUNTERS}
-    | {f"{op} up to GatherV2": COUNTERS for op in ("StridedSlice", "Minimum")}
-    | {"StridedSlice up to IdentityN": COUNTERS, "SelectV2 down to StridedSlice": SAID, "SelectV2 down to Equal": SAID}
-    | {"Cast down to Sum": SAID, "Sum up to SelectV2": SAID, "Equal up to LogicalOr": SAID, "Cast down to AddV2": SAID},
+    | {"Cast down to Identity": KEPT},
+    decode: {"Cast down to Min": DECIDES, "Greater up to Identity": DECIDES},
 }
 """What crosses, and why. A list to make shorter."""
 
