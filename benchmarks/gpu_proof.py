@@ -26,6 +26,7 @@ from benchmarks.gpu_functions import FUNCTIONS, LORA_RANK, PRECISIONS, SHAPES, C
 from benchmarks.measuring import run_bench, tell_machine
 from myxtts.data.buckets import Bucket
 from myxtts.devices.plan import DevicePlan, Growth, Mode, Process, ProcessPlan, Role, RolePlan
+from myxtts.files import open_file_atomically, open_scratch_folder
 from myxtts.pipeline.recipe import Target, choose_preparation
 from myxtts.training.memory_estimate import RunShape, bill_model, list_fitting_batches
 from myxtts.units import SAMPLES_PER_CODE
@@ -155,14 +156,16 @@ def compile_function(name: str, case: Case, card: str, chosen: argparse.Namespac
     if not kept.exists():
         if chosen.kept:
             return "not compiled yet"
-        source = kept.with_suffix(".mlir")
-        source.write_text(text, encoding="utf-8")
         script = str(Path(__file__).with_name("gpu_compile.py"))
-        ran = subprocess.run([chosen.python, script, str(source), card], capture_output=True, text=True, check=False)
-        source.unlink()
+        with open_scratch_folder("proof") as folder:
+            source = folder / "function.mlir"
+            source.write_text(text, encoding="utf-8")
+            words = [chosen.python, script, str(source), card]
+            ran = subprocess.run(words, capture_output=True, text=True, check=False)
         if ran.returncode:
             return f"not compiled: {(ran.stderr.strip() or 'killed').splitlines()[-1]}"
-        kept.write_text(ran.stdout, encoding="utf-8")
+        with open_file_atomically(kept) as file:
+            file.write(ran.stdout.encode())
     return json.loads(kept.read_text(encoding="utf-8"))
 
 
