@@ -68,11 +68,14 @@ def run(arguments: argparse.Namespace) -> int:
             recogniser=arguments.recogniser_command,
             rehearsal=arguments.rehearsal,
         )
-        address = f"{name_address(listener)}/?token={token}"
-        print(f"Workspace  {workspace.root}")
-        print(f"Studio     {address}", flush=True)
-        if arguments.open:
-            webbrowser.open_new_tab(address)
-        run_studio(listener, studio, token=token, host=arguments.host)
+
+        def tell_ready() -> None:
+            address = f"{name_address(listener)}/?token={token}"
+            print(f"Workspace  {workspace.root}")
+            print(f"Studio     {address}", flush=True)
+            if arguments.open:
+                webbrowser.open_new_tab(address)
+
+        run_studio(listener, studio, tell_ready, token=token, host=arguments.host)
     print("Stopped. Trainings that were started go on.")
     return 0

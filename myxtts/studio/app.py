@@ -452,7 +452,9 @@ def build_studio(studio: Studio, *, token: str, hosts: Sequence[str] | None) -> 
     return Gate(Door(app, token=token, failures=failures), token=None, hosts=hosts, failures=failures)
 
 
-def run_studio(listener: socket.socket, studio: Studio, *, token: str, host: str) -> None:
+def run_studio(
+    listener: socket.socket, studio: Studio, tell_ready: Callable[[], None], *, token: str, host: str
+) -> None:
     """Serves until SIGINT or SIGTERM. Commands that were started go on; the model that speaks does not."""
     is_local = ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
     app = build_studio(studio, token=token, hosts=(host.lower(), *LOOPBACK_NAMES) if is_local else None)
@@ -460,8 +462,13 @@ def run_studio(listener: socket.socket, studio: Studio, *, token: str, host: str
     server = make_server(app, ServingLimits(requests_per_minute=RATE_LIMIT))
 
     async def serve() -> None:
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        while not (server.started or serving.done()):
+            await asyncio.sleep(0.01)
+        # Only now a signal that somebody sends at once is taken as it should.
+        tell_ready()
         try:
-            await server.serve(sockets=[listener])
+            await serving
         finally:
             await studio.speaking.stop()
 

@@ -76,6 +76,75 @@ if (find("files")) {
   };
 }
 
+// Sentence by sentence, from a script
+function encodeWav(parts, rate) {
+  const length = parts.reduce((sum, part) => sum + part.length, 0), file = new DataView(new ArrayBuffer(44 + 2 * length));
+  const write = (at, text) => [...text].forEach((letter, index) => file.setUint8(at + index, letter.charCodeAt(0)));
+  write(0, "RIFF"); file.setUint32(4, 36 + 2 * length, true); write(8, "WAVEfmt ");
+  file.setUint32(16, 16, true); file.setUint16(20, 1, true); file.setUint16(22, 1, true); file.setUint32(24, rate, true);
+  file.setUint32(28, 2 * rate, true); file.setUint16(32, 2, true); file.setUint16(34, 16, true); write(36, "data"); file.setUint32(40, 2 * length, true);
+  let at = 44;
+  for (const part of parts) for (const value of part) { file.setInt16(at, Math.max(-1, Math.min(1, value)) * 32767, true); at += 2; }
+  return new Blob([file], { type: "audio/wav" });
+}
+
+if (find("booth")) {
+  const told = find("booth-told"), record = find("booth-record"), keep = find("booth-keep"), player = find("booth-player");
+  let sentences = [], at = 0, context = null, parts = null, take = null;
+  const show = () => {
+    take = parts = null;
+    keep.disabled = true;
+    player.hidden = true;
+    record.textContent = say("record");
+    find("booth-count").textContent = `${Math.min(at + 1, sentences.length)} / ${sentences.length}`;
+    find("sentence").textContent = sentences[at] ?? say("script_done");
+    record.disabled = find("booth-skip").disabled = at >= sentences.length;
+  };
+  const toggle = () => {
+    if (!parts) { parts = []; take = null; keep.disabled = true; record.textContent = say("recorded"); return; }
+    take = encodeWav(parts, context.sampleRate);
+    parts = null;
+    record.textContent = say("again");
+    player.src = URL.createObjectURL(take);
+    player.hidden = keep.disabled = false;
+  };
+  find("booth-begin").onclick = async () => {
+    if (!find("consent").checked) return tell(told, say("consent"), true);
+    sentences = find("script").value.match(/[^\n.!?؟。]+[.!?؟。]*/g)?.map(each => each.trim()).filter(each => each.length > 1) ?? [];
+    if (!sentences.length) return tell(told, say("no_script"), true);
+    try {
+      if (!context) {
+        const stream = await navigator.mediaDevices.getUserMedia({ audio: { echoCancellation: false, noiseSuppression: false, autoGainControl: false } });
+        context = new AudioContext();
+        await context.audioWorklet.addModule("/static/recorder.js");
+        const recorder = new AudioWorkletNode(context, "recorder");
+        recorder.port.onmessage = ({ data }) => { parts?.push(data); find("level").value = Math.max(...data.map(Math.abs)); };
+        context.createMediaStreamSource(stream).connect(recorder);
+      }
+      at = 0;
+      find("booth").hidden = false;
+      tell(told, "");
+      show();
+    } catch (error) { tell(told, say("no_microphone", { why: error.message }), true); }
+  };
+  record.onclick = toggle;
+  find("booth-skip").onclick = () => { at += 1; show(); };
+  keep.onclick = async () => {
+    keep.disabled = true;
+    try {
+      addRecording(await sendFile(take, `${at + 1}. ${sentences[at].slice(0, 60)}`, sentences[at], () => {}));
+      at += 1;
+      tell(told, "");
+      show();
+    } catch (error) { tell(told, error.message, true); keep.disabled = false; }
+  };
+  document.addEventListener("keydown", event => {
+    if (find("booth").hidden || ["TEXTAREA", "INPUT", "BUTTON"].includes(event.target.tagName)) return;
+    const moves = { r: record, Enter: keep, s: find("booth-skip") };
+    if (event.key === "p" && take) player.play(); else if (moves[event.key] && !moves[event.key].disabled) { event.preventDefault(); moves[event.key].click(); }
+  });
+}
+
 // Speak
 const HEADER_BYTES = 44;
 class Loudspeaker {

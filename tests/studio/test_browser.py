@@ -1,0 +1,129 @@
+"""The studio in a real browser: uploads, keys, thousands of clips, a lost connection, a microphone."""
+
+import contextlib
+import time
+
+import pytest
+
+from myxtts.recordings.book import read_book
+from tests.serving import browser
+from tests.serving.browser import CHROMIUM, NO_CHROMIUM
+from tests.studio.hosting import host_studio
+from tests.studio.material import join_clips, write_book_of, write_run
+from tests.studio.visiting import choose_file, go, press, visit
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
+
+FIRST_SOUND_S = 1.0
+"""Within which the first of thousands of clips can be played, on a machine that has nothing else to do."""
+SLOWER = 8
+"""Than such a machine, at worst, is one that runs other tests."""
+
+
+@pytest.fixture
+def hosted(tmp_path):
+    with host_studio(tmp_path / "workspace") as hosted:
+        yield hosted
+
+
+def test_a_recording_is_uploaded_played_and_removed(hosted, tmp_path):
+    client, studio = hosted
+    join_clips(tmp_path / "long one.wav", 8)
+    (tmp_path / "song.wav").write_bytes(b"no sound")
+    with visit(client.origin) as tab:
+        assert tab.evaluate("document.querySelector('#files').disabled")
+        tab.click("#consent")
+        choose_file(tab, "#files", tmp_path / "long one.wav")
+        tab.wait_for("document.querySelector('#recordings article b')?.textContent === 'long one.wav'")
+        tab.wait_for(
+            "(a => { a.preload = 'auto'; return a.duration > 8; })(document.querySelector('#recordings audio'))"
+        )
+        choose_file(tab, "#files", tmp_path / "song.wav")
+        tab.wait_for(
+            "document.querySelector('#upload-told.bad')?.textContent.startsWith('song.wav: This is no recording')"
+        )
+        tab.evaluate("window.confirm = () => true")
+        tab.click("#recordings button")
+        tab.wait_for("document.querySelectorAll('#recordings article').length === 0")
+        assert studio.workspace.list_recordings() == []
+        assert [each["entry"]["url"] for each in tab.complaints if "400" not in each["entry"]["text"]] == []
+
+
+def test_clips_are_mended_kept_and_dropped_by_keys_alone(hosted):
+    client, studio = hosted
+    corpus = write_book_of(studio.workspace.corpora / "mine", 5)
+    with visit(client.origin, "/corpora/mine") as tab:
+        press(tab, "e")
+        press(tab, "Backspace")
+        tab.call("Input.insertText", text="A better sentence.")
+        press(tab, "Enter")
+        tab.wait_for("document.querySelector('.clip .told').textContent === 'saved'")
+        press(tab, " ")
+        tab.wait_for(
+            "document.querySelector('.clip.playing') && document.querySelector('#clip-player').currentTime > 0"
+        )
+        press(tab, "j")
+        press(tab, "a")
+        tab.wait_for("document.querySelector('#counts').textContent.startsWith('5 of 5')")
+        press(tab, "j")
+        press(tab, "x")
+        tab.wait_for("document.querySelector('#counts').textContent.startsWith('4 of 5')")
+        press(tab, "e")
+        tab.call("Input.insertText", text="Never mind.")
+        press(tab, "Escape")
+        clips = {clip.id: clip for clip in read_book(corpus).clips}
+        assert clips["clip_00003"].text == "A better sentence."
+        assert (clips["clip_00004"].kept, clips["clip_00000"].kept) == (True, False)
+        assert clips["clip_00000"].text == "This is sentence 0."
+        assert tab.complaints == []
+
+
+def test_of_five_thousand_clips_the_first_is_soon_played_and_the_others_come(hosted):
+    client, studio = hosted
+    write_book_of(studio.workspace.corpora / "many", 5000, doubtful=100)
+    with visit(client.origin, "/corpora") as tab:
+        began_s = time.monotonic()
+        go(tab, client.origin, "/corpora/many")
+        press(tab, " ")
+        tab.wait_for("document.querySelector('#clip-player').currentTime > 0")
+        assert time.monotonic() - began_s < FIRST_SOUND_S * SLOWER
+        assert tab.evaluate("document.querySelectorAll('.clip').length") <= 120
+        for _ in range(3):
+            have = tab.evaluate("document.querySelectorAll('.clip').length")
+            tab.evaluate("scrollTo(0, document.body.scrollHeight)")
+            tab.wait_for(f"document.querySelectorAll('.clip').length > {have}")
+        assert tab.evaluate("new Set([...document.querySelectorAll('.clip')].map(each => each.dataset.url)).size === "
+                            "document.querySelectorAll('.clip').length")  # fmt: skip
+
+
+def test_a_lost_studio_is_told_on_the_page_that_watches(tmp_path):
+    with contextlib.ExitStack() as stack:
+        with host_studio(tmp_path / "workspace") as (client, studio):
+            write_run(studio.workspace.runs / "first")
+            tab = stack.enter_context(visit(client.origin, "/runs/first"))
+            tab.wait_for("document.querySelector('[data-part=figures] .tiles')")
+            assert tab.evaluate("document.querySelector('#lost').hidden")
+        tab.wait_for("!document.querySelector('#lost').hidden")
+        assert "does not answer" in tab.evaluate("document.querySelector('#lost').textContent")
+
+
+def test_sentences_of_a_script_are_recorded_with_their_text(hosted, monkeypatch):
+    monkeypatch.setattr(browser, "FLAGS", (*browser.FLAGS, "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"))  # fmt: skip
+    client, studio = hosted
+    with visit(client.origin) as tab:
+        tab.click("#consent")
+        tab.evaluate("document.querySelector('#studio-booth').open = true")
+        tab.type_into("#script", "The first sentence. And the second!")
+        tab.click("#booth-begin")
+        tab.wait_for("document.querySelector('#sentence').textContent === 'The first sentence.'")
+        tab.wait_for("document.querySelector('#level').value > 0")
+        tab.click("#booth-record")
+        tab.evaluate("new Promise(done => setTimeout(done, 1200))")
+        tab.click("#booth-record")
+        tab.wait_for("!document.querySelector('#booth-keep').disabled")
+        tab.click("#booth-keep")
+        tab.wait_for("document.querySelector('#sentence').textContent === 'And the second!'")
+        (recording,) = studio.workspace.list_recordings()
+        assert recording.text == "The first sentence."
+        assert recording.seconds > 0.5
+        assert tab.complaints == []
