@@ -27,7 +27,7 @@ DISK_FULL = ErrorKind(507, "disk_full", "server_error")
 """Kinds of refusals that only a studio knows."""
 
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src 'self' blob:; connect-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src 'self' blob:; connect-src 'self' blob:; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 HEADERS: Mapping[str, str] = {
