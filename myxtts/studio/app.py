@@ -12,6 +12,7 @@ import shlex
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,12 @@ from myxtts.studio.door import (
 from myxtts.studio.jobs import Jobs, ask_command
 from myxtts.studio.speaking import Speaking
 from myxtts.studio.trainings import (
+    Heard,
     Trainings,
     choose_starts,
     estimate_memory,
     list_cards,
-    list_samples,
+    list_heard,
     read_run,
     read_settings,
     spell_words,
@@ -303,17 +305,26 @@ class Studio:
         if metrics is not None:
             summary = summarise_run(metrics.rows)
             facts |= {"summary": summary, "losses": draw_losses(metrics.rows), **summarise_progress(metrics)}
-        samples = list_samples(folder)
-        parts = {"state": facts, "figures": facts, "samples": {"name": folder.name, "samples": samples}}
+        heard = self._hear(folder, metrics)
+        parts = {"state": facts, "figures": facts, "samples": {"name": folder.name, "heard": heard}}
         return {part: bytes(self.render(request, f"{part}.html", **own).body).decode() for part, own in parts.items()}
 
     async def play_sample(self, request: Request) -> Response:
         """GET /runs/NAME/samples/FILE: what was heard at a validation, or `recording`, the clip it was made after."""
         folder, file = self._find_run(request), request.path_params["file"]
-        found = next((path for each in list_samples(folder) for path in (each.led, each.free) if path and path.name == file), None)  # fmt: skip
-        if found is None:
+        heard = self._hear(folder)
+        sounds = {path.name: path for each in heard.samples for path in (each.led, each.free) if path is not None}
+        if heard.recording is not None:
+            sounds["recording"] = heard.recording
+        if file not in sounds:
             raise refuse_unknown("sample")
-        return FileResponse(self.workspace.keep_inside(found, "sample"))
+        return FileResponse(self.workspace.keep_inside(sounds[file], "sample"))
+
+    def _hear(self, folder: Path, metrics: Metrics | None = None) -> Heard:
+        """What is to be heard of a run, without a recording that lies elsewhere."""
+        heard = list_heard(folder, metrics)
+        is_inside = heard.recording is not None and heard.recording.resolve().is_relative_to(self.workspace.root)
+        return heard if is_inside else replace(heard, recording=None)
 
     def _find_run(self, request: Request) -> Path:
         return self.workspace.find(self.workspace.runs, request.path_params["name"], "run")
@@ -321,9 +332,10 @@ class Studio:
     async def show_voices(self, request: Request) -> Response:
         """GET /voices: checkpoints by ear, side by side, and what was measured."""
         workspace = self.workspace
-        runs = [(name, list_samples(workspace.runs / name)) for name in workspace.list_names(workspace.runs)]
+        folders = [workspace.runs / name for name in workspace.list_names(workspace.runs)]
+        runs = [(folder.name, self._hear(folder, await asyncio.to_thread(read_run, folder))) for folder in folders]
         return self.render(
-            request, "voices.html", runs=[each for each in runs if each[1]], evaluations=self._list_evaluations(),
+            request, "voices.html", runs=[each for each in runs if each[1].samples], evaluations=self._list_evaluations(),
             models=workspace.list_models(), corpora=workspace.list_names(workspace.corpora),
         )  # fmt: skip
 

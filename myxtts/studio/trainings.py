@@ -26,9 +26,18 @@ from myxtts.data.task_processes import ProcessTask, Work
 from myxtts.devices.machine import read_machine, select_visible
 from myxtts.devices.nvml import Card
 from myxtts.errors import DevicePlanError, NotARunError, RunFolderError
-from myxtts.files import FileError, open_scratch_folder, parse_json, read_text
-from myxtts.monitoring.metrics import FILE_NAME, EventRow, Metrics, RunRow, SummaryRow, TrainRow, read_metrics
-from myxtts.reports.pages import CODEC_FOLDER, SAMPLES_FOLDER, name_sample
+from myxtts.files import FileError, open_scratch_folder, parse_json, read_json, read_text
+from myxtts.monitoring.metrics import (
+    FILE_NAME,
+    EventRow,
+    Metrics,
+    RunRow,
+    SummaryRow,
+    TrainRow,
+    ValidationRow,
+    read_metrics,
+)
+from myxtts.reports.pages import CLIP_NAME, CODEC_FOLDER, SAMPLES_FOLDER, name_sample
 from myxtts.serving.request import ApiError
 from myxtts.studio.door import CONFLICT
 from myxtts.studio.jobs import Jobs, read_tail
@@ -272,20 +281,38 @@ class Sample:
     led: Path
     free: Path | None
     is_checkpoint: bool
+    loss: float | None
+    """Of that validation."""
 
 
-def list_samples(folder: Path) -> list[Sample]:
-    """The samples of a run, the newest first; of its codec, where it has none of its own."""
+@dataclass(frozen=True)
+class Heard:
+    """What is to be heard of a run: its samples, the newest first, and the clip they are of."""
+
+    samples: tuple[Sample, ...] = ()
+    text: str = ""
+    recording: Path | None = None
+
+
+def list_heard(folder: Path, metrics: Metrics | None = None) -> Heard:
+    """The samples of a run; of its codec, where it has none of its own."""
     for place in (folder, folder / CODEC_FOLDER):
-        found = []
-        for led in sorted((place / SAMPLES_FOLDER).glob("step-*.wav"), reverse=True):
-            if led.stem.removeprefix("step-").isdecimal():
-                step = int(led.stem.removeprefix("step-"))
-                free = led.with_name(name_sample(step, is_free=True))
-                found.append(Sample(step, led, free if free.is_file() else None, (place / led.stem).is_dir()))
-        if found:
-            return found
-    return []
+        files = [each for each in (place / SAMPLES_FOLDER).glob("step-*.wav") if each.stem[5:].isdecimal()]
+        if not files:
+            continue
+        rows = () if metrics is None else metrics.rows
+        losses = {row.step: row.loss for row in rows if isinstance(row, ValidationRow)}
+        samples = []
+        for led in sorted(files, reverse=True):
+            step = int(led.stem[5:])
+            free = led.with_name(name_sample(step, is_free=True))
+            has_both, is_checkpoint = free.is_file(), (place / led.stem).is_dir()
+            samples.append(Sample(step, led, free if has_both else None, is_checkpoint, losses.get(step)))
+        clip: dict[str, Any] = {}
+        with contextlib.suppress(FileError):
+            clip = read_json(place / SAMPLES_FOLDER / CLIP_NAME, dict)
+        return Heard(tuple(samples), str(clip.get("text", "")), Path(str(clip["recording"])) if "recording" in clip else None)  # fmt: skip
+    return Heard()
 
 
 def estimate_memory(settings: Mapping[str, Any]) -> str:
