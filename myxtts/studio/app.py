@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import importlib.util
 import ipaddress
 import re
 import secrets
@@ -30,6 +31,7 @@ from myxtts.errors import MyXTTSError
 from myxtts.files import DiskFullError, FileError, parse_json, read_json, read_text
 from myxtts.monitoring.metrics import FILE_NAME, Metrics
 from myxtts.monitoring.summary import summarise_run
+from myxtts.recordings.transcribing import DEFAULT_RECOGNISER
 from myxtts.reports.pages import CODEC_FOLDER, draw_losses, open_templates
 from myxtts.serving.app import Gate, check_media_type, read_body
 from myxtts.serving.limits import RateLimiter, ServingLimits
@@ -347,6 +349,10 @@ class Studio:
         words = ["evaluate", "--checkpoint", model, "--out", str(workspace.evaluations / name), "--limit", "5", *self.flags]  # fmt: skip
         if corpus := fields.get("corpus", ""):
             words += ["--data", str(workspace.find(workspace.corpora, corpus, "corpus"))]
+            if self._recogniser is not None:
+                words += ["--recogniser-command", self._recogniser]
+            elif importlib.util.find_spec("moonshine_voice") and self.corpora.read_language(corpus) == "en":
+                words += ["--recogniser", DEFAULT_RECOGNISER]
         (workspace.evaluations / name).mkdir()
         self.jobs.start(f"evaluate-{name}", words)
         return self.render(request, "evaluations.html", evaluations=self._list_evaluations())

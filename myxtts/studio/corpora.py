@@ -77,7 +77,7 @@ class Corpora:
             with open_file_atomically(script) as file:
                 file.write("\n".join(each.text for each in recordings).encode())
             words += ["--script", str(script)]
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         self._jobs.start(f"corpus-{name}", words)
 
     def go_on(self, name: str) -> None:
@@ -85,6 +85,10 @@ class Corpora:
         if (job := self._jobs.find(f"corpus-{name}")) is None:
             raise ApiError(f"{name} was not made here, so it cannot go on here.", CONFLICT)
         self._jobs.start(f"corpus-{name}", job.words)
+
+    def read_language(self, name: str) -> str:
+        """What is spoken in a corpus."""
+        return self._open(self._find(name)).language
 
     def list_clips(self, name: str, view: str, first: int) -> tuple[list[BookedClip], int]:
         """A page of clips, the doubtful ones first, and how many there are in that view."""

@@ -66,8 +66,13 @@ class Jobs:
             )  # fmt: skip
         self._children[name] = child
         record = JobRecord(tuple(words), child.pid, psutil.Process(child.pid).create_time(), time.time())
-        with open_file_atomically(self._folder / f"{name}.json") as file:
-            file.write(json.dumps(asdict(record), ensure_ascii=False).encode())
+        try:
+            with open_file_atomically(self._folder / f"{name}.json") as file:
+                file.write(json.dumps(asdict(record), ensure_ascii=False).encode())
+        except BaseException:
+            # Nobody would know of it after this process.
+            child.terminate()
+            raise
 
     def find(self, name: str) -> JobRecord | None:
         """What was started last under a name."""
@@ -186,9 +191,8 @@ class SpeakingServer:
         raise JobError(told[-1].partition("error: ")[2] if told else "The model could not be loaded; jobs/speak.log says why.")  # fmt: skip
 
     async def stop(self) -> None:
-        """Puts the model away, which frees its memory."""
-        async with self._starting:
-            await self._end()
+        """Puts the model away, which frees its memory. One that is being loaded is not waited for."""
+        await self._end()
 
     async def _end(self) -> None:
         child, self._child = self._child, None

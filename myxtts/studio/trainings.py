@@ -195,7 +195,7 @@ class Trainings:
         config, folder = make_config(settings), Path(settings["training.checkpoint_dir"])
         self._require_free(list_devices(dump_sections(config)))
         # So that it is listed from now on, whatever becomes of it.
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         self._jobs.start(f"train-{folder.name}", spell_words(settings))
         return folder.name
 

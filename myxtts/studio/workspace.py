@@ -75,7 +75,8 @@ class Workspace:
         """The place of a new corpus or run. Raises `ApiError` for a name that cannot be one, or is taken."""
         if not NAME.fullmatch(name):
             raise ApiError("A name must be of a-z, 0-9 and -, up to 40 of them, and begin with none of -. Give another.", param="name")  # fmt: skip
-        if (folder / name).exists():
+        # An empty folder is what is left of one that failed before it began.
+        if (folder / name).exists() and (not (folder / name).is_dir() or any((folder / name).iterdir())):
             raise ApiError(f"There is a {name} already. Give another name.", CONFLICT, param="name")
         return folder / name
 

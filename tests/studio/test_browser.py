@@ -8,6 +8,7 @@ import pytest
 from myxtts.recordings.book import read_book
 from tests.serving import browser
 from tests.serving.browser import CHROMIUM, NO_CHROMIUM
+from tests.serving.hosting import CHUNK_SAMPLES, VOICE, GatedSynthesizer, host
 from tests.studio.hosting import host_studio
 from tests.studio.material import join_clips, write_book_of, write_run
 from tests.studio.visiting import choose_file, go, press, visit
@@ -127,3 +128,47 @@ def test_sentences_of_a_script_are_recorded_with_their_text(hosted, monkeypatch)
         assert recording.text == "The first sentence."
         assert recording.seconds > 0.5
         assert tab.complaints == []
+
+
+@pytest.fixture
+def speaking(hosted, monkeypatch):
+    """A studio whose model is there at once, and says three tenths of a second when its gate is open."""
+    client, studio = hosted
+    synthesizer = GatedSynthesizer(chunks=3)
+    with host(synthesizer, {"Ana": VOICE}, token="inner") as serve:
+        server = studio.speaking._server
+        server.port, server.token = serve.port, "inner"
+
+        async def load(model, flags):
+            assert model == "base"
+
+        monkeypatch.setattr(server, "load", load)
+        yield client, synthesizer, server
+
+
+def test_a_sentence_is_spoken_as_it_is_made_and_downloaded(speaking):
+    client, synthesizer, server = speaking
+    with visit(client.origin, "/speak") as tab:
+        tab.type_into("#text", "Hello there.")
+        synthesizer.gate.release(1)
+        tab.click("#say")
+        tab.wait_for("document.querySelector('#speak-told').textContent === 'Speaking: 0.1 s'")
+        synthesizer.open_gate()
+        tab.wait_for("document.querySelector('#speak-told').textContent === '0.3 s of speech.'")
+        size, name = tab.evaluate(
+            "fetch(document.querySelector('#download').href).then(r => r.arrayBuffer())"
+            ".then(b => [b.byteLength, document.querySelector('#download').download])"
+        )
+        assert (size, name) == (44 + 2 * 3 * CHUNK_SAMPLES, "speech.wav")
+        assert tab.evaluate("[...document.querySelectorAll('#voice > option')].map(each => each.value)") == ["", "Ana"]
+        tab.evaluate("document.querySelector('#text').value = '!!!'")
+        tab.click("#say")
+        tab.wait_for("document.querySelector('#speak-told.bad')?.textContent.includes('something to say')")
+        server.port = 1
+        tab.click("#say")
+        tab.wait_for(
+            "document.querySelector('#speak-told.bad')?.textContent.startsWith('The model that speaks has gone')"
+        )
+        assert [
+            each for each in tab.complaints if "status of 4" not in str(each) and "status of 503" not in str(each)
+        ] == []
