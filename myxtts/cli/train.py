@@ -90,11 +90,13 @@ def run(arguments: argparse.Namespace) -> int:
 def _drive(config: XTTSConfig, words: Sequence[str], command: Sequence[str]) -> int:
     """Trains with several trainers of a cluster."""
     from myxtts.cluster.trainers import train_on_cluster
+    from myxtts.training.stopping import StopRequests
 
     print(f"Mode    cluster: {config.training.trainers} trainers share every batch, on the machines of Ray", flush=True)
     resume = f"Resume  {shlex.join(word for word in command if word != '--reset-training')}"
     try:
-        code = train_on_cluster(config, words, command, lambda index, line: print(f"[{index}] {line}", flush=True))
+        with StopRequests() as stop:
+            code = train_on_cluster(config, words, command, lambda at, line: print(f"[{at}] {line}", flush=True), stop)
     except HeadLostError:
         print(resume, flush=True)
         raise

@@ -6,6 +6,7 @@ import logging
 import os
 import pkgutil
 import socket
+import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from myxtts.cluster.ray_setup import HeadWatch
 from myxtts.devices.machine import read_machine
 from myxtts.devices.planning import plan_preparing_device
 from myxtts.files import open_scratch_folder
@@ -51,6 +53,9 @@ class PreparerActor:
         self._replaced = 0
         self._idle_since = 0.0
         self._task: Any = None
+        import ray
+
+        threading.Thread(target=HeadWatch(ray).end_process, daemon=True).start()
         # On machines where Ray was started without RAY_worker_niceness=0; whoever may not is told by the documentation.
         if os.nice(0) and os.geteuid() == 0:
             os.setpriority(os.PRIO_PROCESS, 0, 0)

@@ -29,7 +29,9 @@ LATE_S = 3.0
 _LATE_BATCHES = 3
 _LISTEN_S = 1.0
 """At a time: a batch that comes from another machine must get through in it."""
-_CLOSE_S, _ROOM_WARNING_S, _LONGEST_REASON = 5.0, 30.0, 400
+_CLOSE_S = 5.0
+_ROOM_WARNING_S = 30.0
+_LONGEST_REASON = 400
 _NODE_WORDS = ("node has died", "node was terminated")
 """By which Ray tells the death of a machine, which is no batch's fault, from that of a process."""
 _BEGIN = -1

@@ -30,15 +30,8 @@ _ALWAYS = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
 _TOKEN, _TOKEN_PATH, _VISIBLE = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "CUDA_VISIBLE_DEVICES"
 # Ray has no other name for it: clusters of several machines off, which keeps it on loopback. Read when Ray is imported.
 _LOOPBACK_ONLY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-_SYSTEM = {
-    # Workers are nice by 15 otherwise, and whatever else runs on the machine starves the training.
-    "worker_niceness": 0,
-    # A node is dead after three seconds without an answer instead of fifteen.
-    "health_check_initial_delay_ms": 1000,
-    "health_check_period_ms": 1000,
-    "health_check_timeout_ms": 1000,
-    "health_check_failure_threshold": 3,
-}
+# Workers are nice by 15 otherwise, and whatever else runs on the machine starves the training.
+_SYSTEM = {"worker_niceness": 0}
 _ANSWER_S, _LOOK_S = 10.0, 3.0
 
 
@@ -144,6 +137,14 @@ class HeadWatch:
                 f"The head of the cluster at {self.address} has not answered for {HEAD_LOST_S:.0f} s. Start the cluster again, then the "
                 "run: it goes on from its last checkpoint."
             )
+
+    def end_process(self) -> None:
+        """Ends this process once the head is lost, for a thread of an actor: behind a cable that was cut Ray waits for many minutes."""
+        with suppress(HeadLostError):
+            while True:
+                time.sleep(_LOOK_S)
+                self.look()
+        os._exit(os.EX_UNAVAILABLE)
 
     def end(self, actors: Iterable[Any]) -> None:
         """Ends actors at once. Without a head they end by themselves; to ask for it would take as long as Ray waits for a head."""

@@ -15,9 +15,9 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,8 @@ MOST_RESTARTS = 3
 """In a row, of sessions that were shorter than `_LONG_S`."""
 STOPPED = (os.EX_TEMPFAIL, 128 + signal.SIGINT)
 """Exit codes of trainers that were asked to stop and did."""
-_LONG_S, _LOOK_S, _SIGNALS = 600.0, 0.2, (signal.SIGINT, signal.SIGTERM)
+_LONG_S = 600.0
+_LOOK_S = 0.2
 _ROOM_S = 120.0
 """For machines to have room for all trainers."""
 _GRACE_S = 30.0
@@ -73,19 +74,21 @@ class Trainer:
 
     _child: subprocess.Popen[str] | None = None
 
-    def find_address(self) -> str:
-        """Where TensorFlow of this trainer will listen."""
+    def __init__(self) -> None:
         import ray
 
-        host = ray.util.get_node_ip_address()
+        self._ray = ray
+        threading.Thread(target=HeadWatch(ray).end_process, daemon=True).start()
+
+    def find_address(self) -> str:
+        """Where TensorFlow of this trainer will listen."""
+        host = self._ray.util.get_node_ip_address()
         with socket.create_server((host, 0)) as tried:
             return f"{host}:{tried.getsockname()[1]}"
 
     def run(self, words: Sequence[str], folder: str, told: str) -> Iterator[str | int]:
         """Trains: every line that is said, and at last the exit code."""
-        import ray
-
-        if len(gpus := list(map(str, ray.get_gpu_ids()))) > 1:
+        if len(gpus := list(map(str, self._ray.get_gpu_ids()))) > 1:
             # Which ones they are is Ray's choice; the command told how many.
             words = [*words, "--model-gpus", ",".join(gpus)]
         # What Ray sets for its own workers is no advice for a trainer.
@@ -105,15 +108,15 @@ class Trainer:
             self._child.send_signal(number)
 
 
-def train_on_cluster(config: XTTSConfig, words: Sequence[str], command: Sequence[str], tell: Tell) -> int:
-    """Trains with several trainers, and returns the exit code of the first that failed for good, or 0."""
+def train_on_cluster(config: XTTSConfig, words: Sequence[str], command: Sequence[str], tell: Tell, stop: Any) -> int:
+    """Trains with several trainers, and returns the exit code of the first that failed for good, or 0. What `stop` notes is given on."""
     training, count = config.training, config.training.trainers
     assert training.cluster is not None, "a rule of the configuration"
     if training.cluster == LOCAL:
         enter_private_network()
     cards = 0 if training.rehearsal else len(parse_gpu_ids(training.model_gpus)) if training.model_gpus else 1
     cpus = max(os.cpu_count() or 1, count + training.preparers)
-    with join_cluster(training.cluster, cpus=cpus) as ray, _noting_signals() as asked:
+    with join_cluster(training.cluster, cpus=cpus) as ray:
         gpus = min(cards, int(ray.cluster_resources().get("GPU", 0)))
         # Two threads: a signal is given on while the other one reads what is said.
         needs = {"num_cpus": 1, "num_gpus": gpus, "max_concurrency": 2, "scheduling_strategy": "SPREAD"}
@@ -123,12 +126,12 @@ def train_on_cluster(config: XTTSConfig, words: Sequence[str], command: Sequence
             began_s = time.monotonic()
             actors = [ray.remote(Trainer).options(**needs).remote() for _ in range(count)]
             try:
-                codes = _watch(ray, head, _start(ray, actors, words, command), actors, asked, tell)
+                codes = _watch(ray, head, _start(ray, actors, words, command), actors, stop, tell)
             finally:
                 head.end(actors)
             if not (failed := [code for code in codes if code]):
                 return 0
-            is_final = bool(asked) or any(code in (*STOPPED, UserError.exit_code) for code in failed)
+            is_final = stop.signal is not None or any(code in (*STOPPED, UserError.exit_code) for code in failed)
             restarts = 0 if time.monotonic() - began_s > _LONG_S else restarts
             if is_final or restarts == MOST_RESTARTS:
                 return 128 - failed[0] if failed[0] < 0 else failed[0]
@@ -136,18 +139,6 @@ def train_on_cluster(config: XTTSConfig, words: Sequence[str], command: Sequence
             tell(0, f"All trainers start again from the last checkpoint, {restarts}. time of at most {MOST_RESTARTS}.")
             # The first start may have put an older run aside. This one goes on.
             words = [*(word for word in words if word != "--reset-training"), "--resume"]
-
-
-@contextmanager
-def _noting_signals() -> Iterator[list[int]]:
-    """SIGINT and SIGTERM, in the order in which they come, noted instead of obeyed while the block lasts."""
-    asked: list[int] = []
-    before = {number: signal.signal(number, lambda number, _: asked.append(number)) for number in _SIGNALS}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _start(ray: Any, actors: Sequence[Any], words: Sequence[str], command: Sequence[str]) -> dict[Any, int]:
@@ -165,15 +156,15 @@ def _start(ray: Any, actors: Sequence[Any], words: Sequence[str], command: Seque
 
 
 def _watch(
-    ray: Any, head: HeadWatch, streams: dict[Any, int], actors: Sequence[Any], asked: Sequence[int], tell: Tell
+    ray: Any, head: HeadWatch, streams: dict[Any, int], actors: Sequence[Any], stop: Any, tell: Tell
 ) -> list[int | None]:
     """The exit codes by trainer, -9 for one that was lost with its actor; None for those that are to be ended for another's sake."""
     codes: list[int | None] = [None] * len(actors)
     told, end_s = list[Any](), float("inf")
-    while streams and len(asked) < 2 and time.monotonic() < end_s:
+    while streams and time.monotonic() < end_s:
         head.look()
-        if asked and not told:
-            told = [each.send.remote(asked[0]) for each in actors]
+        if stop.signal is not None and not told:
+            told = [each.send.remote(int(stop.signal)) for each in actors]
         for stream in ray.wait(list(streams), timeout=_LOOK_S)[0]:
             try:
                 said = ray.get(next(stream))

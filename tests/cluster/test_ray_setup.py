@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +15,7 @@ from myxtts.cluster import ray_setup
 from myxtts.cluster.ray_setup import LOCAL, LOOPBACK, HeadWatch, require_token_at, set_environment
 from myxtts.errors import ClusterError, HeadLostError
 from tests.support.clocks import ManualClock
+from tests.support.processes import ROOT
 
 
 def test_a_local_cluster_has_a_token_in_no_file_and_tells_nobody(tmp_path: Path) -> None:
@@ -66,3 +70,29 @@ def test_a_head_that_is_gone_is_noticed_and_a_short_absence_is_survived(monkeypa
         watch.look()
     watch.end(["an actor"])
     assert not killed, "Ray would wait for its head"
+
+
+ACTOR = """
+import sys, threading, time
+from types import SimpleNamespace
+from myxtts.cluster import ray_setup
+ray_setup.HEAD_LOST_S, ray_setup._LOOK_S = 0.5, 0.1
+context = SimpleNamespace(gcs_address=sys.argv[1])
+watch = ray_setup.HeadWatch(SimpleNamespace(get_runtime_context=lambda: context))
+threading.Thread(target=watch.end_process, daemon=True).start()
+print("begun", flush=True)
+time.sleep(600)
+"""
+
+
+def test_an_actor_ends_with_its_head() -> None:
+    with socket.create_server((LOOPBACK, 0)) as head:
+        words = [sys.executable, "-c", ACTOR, f"{LOOPBACK}:{head.getsockname()[1]}"]
+        actor = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT)
+        with actor:
+            assert actor.stdout is not None
+            assert actor.stdout.readline() == "begun\n"
+            with pytest.raises(subprocess.TimeoutExpired):
+                actor.wait(1.5)
+            head.close()
+            assert actor.wait(60) == os.EX_UNAVAILABLE
