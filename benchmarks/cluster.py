@@ -1,8 +1,8 @@
 """Several trainers: one against two that share its batches, sums between two processes, what it takes to ask 1,000 preparers, and
 what larger clusters would do.
 
-The same batches are trained by one process on one core and by two on two cores, in turn. Takes some minutes. `--predict` prints
-what is arithmetic, and nothing else.
+One process trains on one core, two that share their batches on two, and two that do not know each other on two, in turn: the last is
+what two cores of this machine can do. Takes some minutes. `--predict` prints what is arithmetic, and nothing else.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from typing import Any, NamedTuple
 from benchmarks.measuring import print_row, report_result, run_bench, run_together, tell_machine
 from myxtts.cluster.preparer import Made
 from myxtts.cluster.preparers import PreparerPool
-from myxtts.cluster.trainers import TrainerSpec, enter_private_network
+from myxtts.cluster.trainers import TRAINER, TrainerSpec, enter_private_network
 from myxtts.errors import ClusterError
 from myxtts.monitoring.metrics import TrainRow, read_metrics
 from myxtts.pipeline.recipe import Kit
 from myxtts.pipeline.threads import TimeLimits
 from myxtts.processes import make_importable
+from myxtts.units import SAMPLE_RATE_HZ
 
 PAIR = 2
 SUM_MB, SUM_ROUNDS = (0, 1, 16, 64), 7
@@ -54,7 +55,17 @@ ASKED_PREPARERS, ASKED_BATCHES = (1, 10, 100, 1000), 1000
 _FIRST_PORT = 15000
 """In a network of its own all are free."""
 TRAIN = ("train", "--rehearsal", "--mode", "single", "--no-speak", "--cache", "off", "--set", "data.num_workers=0",
-         "--model-size", "tiny", "--batch-size", "16")  # fmt: skip
+         "--model-size", "tiny")  # fmt: skip
+ROWS = "16"
+"""Clips of a step, to each trainer."""
+MOST_UNEVEN = 1.05
+PIN = f"""\
+import json, os
+if told := os.environ.get("{TRAINER}"):
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {{cores[json.loads(told)[1] % len(cores)]}})
+"""
+"""Run by every Python at its start: gives each trainer that Ray starts a core of its own, and so one thread, before anything counts them."""
 RARE = ("--log-interval", "1", "--validation-interval", "100000", "--checkpoint-interval", "100000")
 
 
@@ -80,37 +91,53 @@ def main(words: Sequence[str]) -> None:
 
 def bench_trainers(folder: Path, steps: int, rounds: int) -> None:
     codec = str(folder / "codec")
-    run_together(MYXTTS, [[*TRAIN, "--stage", "codec", "--max-steps", "20", "--checkpoint-dir", codec]])
+    run_together(
+        MYXTTS, [[*TRAIN, "--batch-size", ROWS, "--stage", "codec", "--max-steps", "20", "--checkpoint-dir", codec]]
+    )
     flags = [*TRAIN, *RARE, "--codec", codec, "--max-steps", str(steps)]
-    steps_s: dict[int, list[float]] = {1: [], PAIR: []}
+    (folder / "sitecustomize.py").write_text(PIN)
+    rates: dict[str, list[float]] = {"one": [], "two runs": [], "two": []}
     for number in range(rounds):
-        # In turn: what else the machine does falls on both.
-        for workers, found in steps_s.items():
-            found.append(time_steps(folder / f"run-{workers}-{number}", flags, workers))
-    print("measured: the same global batch\ntrainers   step, each run")
-    for workers, found in steps_s.items():
-        print(f"{workers:>8}   {', '.join(f'{step_s * 1e3:.0f} ms' for step_s in found)}")
-    gain = median(steps_s[1]) / median(steps_s[PAIR])
-    print(f"speed-up   {gain:.2f}x of at most {PAIR}x", flush=True)
-    if gain > PAIR:
-        # One trainer is pinned to a core, the two that Ray starts are not: other work then weighs on the one alone.
-        print("void       more than is possible: other work on the machine was in the way of the one")
+        # In turn: what else the machine does falls on all.
+        for kind, found in rates.items():
+            found.append(time_trainers(folder, folder / f"{kind}-{number}", flags, kind))
+    print(
+        f"measured: sound trained on, with its padding; {ROWS} clips to a trainer and step, and a core to each trainer"
+    )
+    titles = {
+        "one": "one trainer",
+        "two runs": "two that do not know each other",
+        "two": "two that share their batches",
+    }
+    for kind, found in rates.items():
+        print_row((34, 0), titles[kind], ", ".join(f"{rate:.1f} s/s" for rate in found))
+    gain, most = (median(rates[kind]) / median(rates["one"]) for kind in ("two", "two runs"))
+    print(f"speed-up   {gain:.2f}x, where two cores have {most:.2f}x the work of one done", flush=True)
+    if not most <= PAIR * MOST_UNEVEN or gain > most * MOST_UNEVEN:
+        print("void       more than is possible: other work on the machine fell on one side more than on the other")
     print(flush=True)
 
 
-def time_steps(run: Path, flags: Sequence[str], workers: int) -> float:
-    """Median seconds of a step."""
-    words = [*flags, "--checkpoint-dir", str(run)]
-    if workers == 1:
-        run_together(MYXTTS, [words])
+def time_trainers(folder: Path, run: Path, flags: Sequence[str], kind: str) -> float:
+    """Seconds of sound, with its padding, that are trained on in a second."""
+    runs = [run] if kind != "two runs" else [run.with_name(f"{run.name}-{number}") for number in range(PAIR)]
+    words = [[*flags, "--batch-size", ROWS, "--checkpoint-dir", str(each)] for each in runs]
+    if kind == "two":
+        shared = ["--batch-size", str(PAIR * int(ROWS)), "--cluster", "local", "--trainers", str(PAIR)]
+        environ = make_importable({**os.environ, "PYTHONPATH": str(folder)})
+        command = [sys.executable, "-P", "-m", MYXTTS, *words[0], *shared]
+        subprocess.run(command, check=True, env=environ, stdout=subprocess.DEVNULL)
     else:
-        cluster = [sys.executable, "-P", "-m", MYXTTS, *words, "--cluster", "local", "--trainers", str(workers)]
-        subprocess.run(cluster, check=True, env=make_importable(os.environ), stdout=subprocess.DEVNULL)
-    rows = read_metrics(run / "metrics.jsonl").rows
-    times_s = [time_s for row in rows if isinstance(row, TrainRow) for time_s in row.step_times_s]
-    if not times_s:
+        run_together(MYXTTS, words)
+    return sum(map(read_rate, runs))
+
+
+def read_rate(run: Path) -> float:
+    """Of the steps of a run that count."""
+    rows = [row for row in read_metrics(run / "metrics.jsonl").rows if isinstance(row, TrainRow) and row.step_times_s]
+    if not rows:
         raise ClusterError("None of the steps counts: the first ones trace their shapes. Give a larger --steps.")
-    return median(times_s)
+    return sum(row.padded_samples for row in rows) / SAMPLE_RATE_HZ / sum(sum(row.step_times_s) for row in rows)
 
 
 def bench_sums() -> None:
