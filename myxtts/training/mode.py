@@ -1,7 +1,8 @@
 """`--mode auto`: from what the machine has and a short measurement to a plan. No TensorFlow here; it is measured in a process of its own.
 
 What a step would take follows from what its stages were measured to cost: two devices overlap, so that the slowest stage counts in full
-and of the others the share that this machine was seen not to hide. Codes that are kept are made in the first epoch only.
+and of the others the share that this machine was seen not to hide. Where several train, each has its part of the rows, and rows and
+gradients have to cross. Codes that are kept are made in the first epoch only.
 """
 
 from __future__ import annotations
@@ -61,18 +62,34 @@ class StageCosts:
     pack_s: float = 0.0
     """Into the shared memory between two processes."""
     unpack_s: float = 0.0
+    half_s: float = 0.0
+    """Training on half of a batch's rows, with nothing beside it; 0 where only one device can train."""
+    exchange_s: float = 0.0
+    """Adding up the gradients of two devices, once for an update: estimated from a sum of some of them."""
 
-    def predict(self, mode: Mode, kept_share: float = 0.0) -> float:
-        """Seconds per batch in a mode, where this share of all codes need not be made."""
+    @property
+    def unhidden(self) -> float:
+        """Of what is beside the slowest stage, the share that two devices were seen not to hide."""
+        *beside, slowest_s = sorted((self.prepare_s, self.transfer_s, self.train_s))
+        return max(0.0, self.dual_s - slowest_s) / sum(beside) if sum(beside) > 0 else 0.0
+
+    def share(self, cards: int, accumulation: int) -> tuple[float, float]:
+        """Where so many devices train: seconds per batch of training on the rows of each, and for rows and gradients to cross."""
+        # What does not depend on the rows, as the update, is done by each of them in full.
+        of_rows_s = 2 * min(max(0.0, self.train_s - self.half_s), self.train_s / 2)
+        train_s = (self.train_s - of_rows_s * (1 - 1 / cards)) * (1 + self.unhidden * (cards - 1))
+        return train_s, (1 - 1 / cards) * (self.transfer_s + 2 * self.exchange_s / accumulation)
+
+    def predict(self, mode: Mode, kept_share: float = 0.0, cards: int = 1, accumulation: int = 1) -> float:
+        """Seconds per batch in a mode, where this share of all codes need not be made and so many devices train."""
         saved_s = kept_share * min(self.codes_s, self.prepare_s)
+        trained_s = sum(self.share(cards, accumulation))
         if mode is Mode.SINGLE:
-            return max(self.train_s, self.single_s - saved_s)
-        *_, slowest_s = measured = sorted((self.prepare_s, self.transfer_s, self.train_s))
-        unhidden = max(0.0, self.dual_s - slowest_s) / sum(measured[:2]) if sum(measured[:2]) > 0 else 0.0
+            return trained_s + max(0.0, self.single_s - saved_s - self.train_s)
         packed = mode is Mode.ISOLATED
         prepare_s, transfer_s = self.prepare_s + packed * self.pack_s, self.transfer_s + packed * self.unpack_s
-        *beside, slowest_s = sorted((prepare_s - saved_s, transfer_s, self.train_s))
-        return slowest_s + unhidden * sum(beside)
+        *beside, slowest_s = sorted((prepare_s - saved_s, transfer_s, trained_s))
+        return slowest_s + self.unhidden * sum(beside)
 
 
 @dataclass(frozen=True)
@@ -81,8 +98,10 @@ class Circumstances:
 
     accumulation: int = 1
     epochs: int = 1
-    obstacles: Mapping[Mode, str] = field(default_factory=dict)
-    """Modes that cannot be had here, and why."""
+    cards: Mapping[Mode, int] = field(default_factory=dict)
+    """How many devices could train in a mode, where that is more than one."""
+    obstacles: Mapping[str, str] = field(default_factory=dict)
+    """What cannot be had here, by `name_layout`, and why."""
     kept_obstacle: str | None = None
     """Why codes cannot be kept, as a sentence; None where they can be."""
     online_obstacle: str | None = None
@@ -92,6 +111,11 @@ class Circumstances:
     place: str = ""
 
 
+def name_layout(mode: Mode, cards: int) -> str:
+    """A mode in which so many devices train."""
+    return f"{mode}, {cards} train" if cards > 1 else str(mode)
+
+
 class Prediction(NamedTuple):
     """What a step would take in a mode, with codes kept or not."""
 
@@ -99,9 +123,11 @@ class Prediction(NamedTuple):
     keeps_codes: bool
     step_s: float
     obstacle: str | None = None
+    cards: int = 1
+    """That train."""
 
     def __str__(self) -> str:
-        return f"{self.layout}, codes kept" if self.keeps_codes else str(self.layout)
+        return name_layout(self.layout, self.cards) + ", codes kept" * self.keeps_codes
 
 
 @dataclass(frozen=True)
@@ -121,6 +147,8 @@ class ModeChoice:
     """The `--cache` that goes with it; None where that was not weighed, so that the run decides."""
     predictions: tuple[Prediction, ...] = ()
     costs: StageCosts | None = None
+    cards: int = 1
+    """That train."""
 
 
 class PlannedRun(NamedTuple):
@@ -154,15 +182,35 @@ def plan_run(
         devices = tuple(card.uuid for card in visible if request.data_gpu is None or card.physical_id in named)
     choice = _find_earlier_choice(config, devices, tell) or _choose_without_measuring(request, machine, devices)
     if choice is None:
-        found, obstacles = _measure(config, request, machine, tell)
-        around = Circumstances(config.training.gradient_accumulation_steps, obstacles=obstacles, **found["around"])
-        choice = choose_mode(StageCosts(**found["costs"]), around, devices)
-    return PlannedRun(plan_devices(fix_mode(request, choice.layout), machine), choice)
+        choice = choose_mode(*_measure(config, request, machine, tell), devices)
+    return PlannedRun(_plan_layout(request, machine, choice.layout, choice.cards), choice)
 
 
 def fix_mode(request: PlanRequest, mode: Mode) -> PlanRequest:
     """The request with the mode that was chosen in the place of `auto`."""
     return replace(request, mode=str(mode))
+
+
+def _plan_layout(request: PlanRequest, machine: Machine, mode: Mode, cards: int) -> DevicePlan:
+    """The plan of a mode in which so many devices train."""
+    fixed = fix_mode(request, mode)
+    if cards > 1:
+        first, *others = _list_trainers(request, machine, mode)
+        fixed = replace(fixed, model_gpu=first, other_gpus=tuple(others[: cards - 1]))
+    return plan_devices(fixed, machine)
+
+
+def _list_trainers(request: PlanRequest, machine: Machine, mode: Mode) -> list[int]:
+    """The devices that could train together in a mode, the model's first: those like it, since it is the one that is measured."""
+    pair = plan_devices(fix_mode(request, Mode.DUAL), machine)
+    kinds = {int(role.physical_id or 0): "" for role in (pair.model, pair.data)}
+    model, data = kinds
+    for card in () if request.rehearsal else select_visible(machine.cards, machine.environ):
+        if request.data_gpu is None or card.physical_id in kinds:
+            kinds[card.physical_id] = card.name
+    alike = [each for each, kind in kinds.items() if kind == kinds[model]]
+    # Of devices that are all alike one has to prepare; another kind of card can do that for all of them.
+    return [each for each in alike if each != data or mode is Mode.SINGLE or len(alike) < len(kinds)]
 
 
 def fix_cache(config: XTTSConfig, choice: ModeChoice | None) -> XTTSConfig:
@@ -202,23 +250,29 @@ def _choose_without_measuring(request: PlanRequest, machine: Machine, devices: t
 
 def _measure(
     config: XTTSConfig, request: PlanRequest, machine: Machine, tell: Tell
-) -> tuple[Mapping[str, Any], dict[Mode, str]]:
-    """What was measured, and which modes cannot be had."""
+) -> tuple[StageCosts, Circumstances]:
     if config.training.stage == "decoder":
         raise DevicePlanError(
             "--mode auto measures the training of a codec or a GPT, but --stage is decoder. Give --mode single, dual or isolated."
         )
-    plans, obstacles = [plan_devices(fix_mode(request, Mode.DUAL), machine)], {}
-    try:
-        plans.append(plan_devices(fix_mode(request, Mode.ISOLATED), machine))
-    except DevicePlanError as error:
-        obstacles[Mode.ISOLATED] = str(error).partition(". ")[0]
+    training, plans, obstacles = config.training, [_plan_layout(request, machine, Mode.DUAL, 1)], dict[str, str]()
+    counts = {mode: min(config.data.batch_size, len(_list_trainers(request, machine, mode))) for mode in MODES}
+    cards = {mode: count for mode, count in counts.items() if count > 1}
+    for mode, count in ((Mode.ISOLATED, 1), *cards.items()):
+        try:
+            if count > 1 and (training.deterministic or training.loss_mean != "tokens"):
+                raise DevicePlanError("with --deterministic or loss_mean, losses may not depend on what is measured")
+            plans.append(_plan_layout(request, machine, mode, count))
+        except DevicePlanError as error:
+            obstacles[name_layout(mode, count)] = str(error).partition(". ")[0]
     tell("measuring some batches to choose the mode: this takes about a minute")
     try:
         found = measure_modes(config, plans)
     except MeasuringError as error:
         raise MeasuringError(f"{error}\nGive --mode single, dual or isolated instead of auto.") from error
-    return found, obstacles | {Mode(mode): reason for mode, reason in found["obstacles"].items()}
+    obstacles |= found["obstacles"]
+    around = Circumstances(training.gradient_accumulation_steps, cards=cards, obstacles=obstacles, **found["around"])
+    return StageCosts(**found["costs"]), around
 
 
 def measure_modes(config: XTTSConfig, plans: Sequence[DevicePlan]) -> Mapping[str, Any]:
@@ -284,17 +338,17 @@ def ask_process(task: ProcessTask, item: Any, limit_s: float, import_s: float = 
 
 def choose_mode(costs: StageCosts, around: Circumstances, devices: Sequence[str]) -> ModeChoice:
     """The simplest of the fastest modes that can be had. Raises `DevicePlanError` where none can."""
-    predictions = []
-    # Keeping codes is simpler than another device.
-    for mode, keeps_codes in itertools.product(MODES, (False, True) if around.kept_obstacle is None else (False,)):
+    predictions, layouts = [], [*((mode, 1) for mode in MODES), *around.cards.items()]
+    # Keeping codes is simpler than another device, and that is simpler than one more that trains.
+    for (mode, cards), keeps_codes in itertools.product(layouts, (False, True)[: 1 + (around.kept_obstacle is None)]):
         # In the first epoch every code has to be made.
         kept_share = 1 - 1 / max(1, around.epochs) if keeps_codes else 0.0
-        obstacle = around.obstacles.get(mode) or (None if keeps_codes else around.online_obstacle)
-        step_s = costs.predict(mode, kept_share) * around.accumulation
-        predictions.append(Prediction(mode, keeps_codes, step_s, obstacle))
+        obstacle = around.obstacles.get(name_layout(mode, cards)) or (None if keeps_codes else around.online_obstacle)
+        step_s = costs.predict(mode, kept_share, cards, around.accumulation) * around.accumulation
+        predictions.append(Prediction(mode, keeps_codes, step_s, obstacle, cards))
     open_ones = [each for each in predictions if each.obstacle is None]
     if not open_ones:
-        rows = dict.fromkeys(f"  {each.layout}: {each.obstacle}" for each in predictions)
+        rows = dict.fromkeys(f"  {name_layout(each.layout, each.cards)}: {each.obstacle}" for each in predictions)
         raise DevicePlanError(
             "--mode auto needs a mode that can be had on this machine, but something is against each:\n"
             + "\n".join(rows)
@@ -302,7 +356,7 @@ def choose_mode(costs: StageCosts, around: Circumstances, devices: Sequence[str]
         )
     best_s = min(each.step_s for each in open_ones)
     chosen = next(each for each in open_ones if each.step_s <= best_s * WORTHWHILE)
-    rivals = {each.layout: each for each in predictions if each.keeps_codes == chosen.keeps_codes}
+    rivals = [each for each in predictions if each.keeps_codes == chosen.keeps_codes]
     codes = f"are not kept: {around.place} would make no step noticeably faster."
     if around.kept_obstacle is not None:
         codes = f"are not kept. {around.kept_obstacle}"
@@ -312,42 +366,66 @@ def choose_mode(costs: StageCosts, around: Circumstances, devices: Sequence[str]
         layout=chosen.layout,
         keeps_codes=chosen.keeps_codes,
         step_s=chosen.step_s,
-        reason=_explain_choice(costs, chosen, rivals),
+        reason=_explain_choice(costs, chosen, rivals, around.accumulation),
         devices=tuple(devices),
         codes=codes,
         cache=around.policy if chosen.keeps_codes else "off",
         predictions=tuple(predictions),
         costs=costs,
+        cards=chosen.cards,
     )
 
 
-def _explain_choice(costs: StageCosts, chosen: Prediction, rivals: Mapping[Mode, Prediction]) -> str:
-    """Why this mode and not a simpler or a faster-looking one."""
-    single, step = rivals[Mode.SINGLE], format_step_time(chosen.step_s)
+def _explain_choice(costs: StageCosts, chosen: Prediction, rivals: Sequence[Prediction], accumulation: int) -> str:
+    """Why this one and not a simpler or a faster-looking one."""
+    alone = {each.layout: each for each in rivals if each.cards == 1}
+    several = sorted(
+        (each for each in rivals if each.cards > 1 and each.obstacle is None), key=lambda each: each.step_s
+    )
+    best = chosen if chosen.cards > 1 else next(iter(several), None)
+    shared = "" if best is None else f" {_explain_sharing(costs, best, accumulation)}"
+    single, step = alone[Mode.SINGLE], format_step_time(chosen.step_s)
+    two_s = [each.step_s for each in alone.values() if each is not single and each.obstacle is None]
+    if chosen.cards > 1:
+        others = (f"{each} {format_step_time(each.step_s)}" for each in alone.values() if each.obstacle is None)
+        return f"Several devices train: {step} a step; where one does: {', '.join(others)}.{shared}"
     if chosen.layout is not Mode.SINGLE:
         how = f"Preparing and training overlap on two devices: {step} a step"
         if single.obstacle is not None:
-            return f"{how}. One device cannot do everything: {single.obstacle}."
-        return f"{how} instead of {format_step_time(single.step_s)} on one."
-    two_s = [each.step_s for each in rivals.values() if each is not single and each.obstacle is None]
+            return f"{how}. One device cannot do everything: {single.obstacle}.{shared}"
+        return f"{how} instead of {format_step_time(single.step_s)} on one.{shared}"
     if not two_s:
-        return f"Two devices cannot be had: {rivals[Mode.DUAL].obstacle}."
+        return f"Two devices cannot be had: {alone[Mode.DUAL].obstacle}.{shared}"
     return (
         f"Preparing takes {costs.prepare_s / costs.train_s:.0%} of the time of training; a second device for it would not pay: "
-        f"{format_step_time(min(two_s))} a step, {step} on one. --model-gpus has both train, which was not measured."
+        f"{format_step_time(min(two_s))} a step, {step} on one.{shared}"
+    )
+
+
+def _explain_sharing(costs: StageCosts, shared: Prediction, accumulation: int) -> str:
+    """What a step is made of where several devices train."""
+    parts_s = [each * accumulation for each in costs.share(shared.cards, accumulation)]
+    train, crossing, rest, step = map(format_step_time, (*parts_s, shared.step_s - sum(parts_s), shared.step_s))
+    return (
+        f"{shared.cards} that train: {train} on 1/{shared.cards} of the rows + {crossing} for rows and gradients to cross + {rest} "
+        f"{'to prepare' if shared.layout is Mode.SINGLE else 'until a batch is prepared'} = {step} a step."
     )
 
 
 def format_choice(choice: ModeChoice) -> str:
     """The choice in a few lines: the mode, the reason, and what each mode was predicted to take."""
-    costs, taken = choice.costs, str(Prediction(choice.layout, choice.keeps_codes, 0.0))
+    costs, taken = choice.costs, str(Prediction(choice.layout, choice.keeps_codes, 0.0, cards=choice.cards))
     lines = [f"Auto    {taken}", *wrap_titled("Reason", choice.reason, indent=8)]
     if costs is not None:
         prepare, transfer, train = map(format_step_time, (costs.prepare_s, costs.transfer_s, costs.train_s))
-        lines += wrap_titled("Costs", f"per batch: prepare {prepare}, transfer {transfer}, train {train}", indent=8)
-        lines += [*wrap_titled("Codes", choice.codes, indent=8), "", f"{'mode':<28}{'predicted step':>15}"]
+        told = f"per batch: prepare {prepare}, transfer {transfer}, train {train}"
+        if costs.half_s:
+            half, exchange = format_step_time(costs.half_s), format_step_time(costs.exchange_s)
+            told += f", train on half of it {half}; gradients of two, per update, about {exchange}"
+        lines += wrap_titled("Costs", told, indent=8)
+        lines += [*wrap_titled("Codes", choice.codes, indent=8), "", f"{'mode':<29}{'predicted step':>14}"]
     for each in choice.predictions:
-        row = f"{each!s:<28}{format_step_time(each.step_s):>15} "
+        row = f"{each!s:<29}{format_step_time(each.step_s):>14} "
         note = "<- taken" if str(each) == taken else each.obstacle or ""
         lines += wrap_titled(row, note, indent=len(row) + 1) or [row.rstrip()]
     return "\n".join(lines)

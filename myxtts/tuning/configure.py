@@ -376,6 +376,12 @@ def _ask_mode(
             raise
         return Question(title, skipped=f"it could not be measured ({str(error).splitlines()[0]})")
     assert choice is not None
+    if plan.others:
+        ids = ",".join(str(role.physical_id) for role in plan.trainers)
+        return Question(
+            title,
+            skipped=f"several should train, which is not tried here: --model-gpus {ids}. {choice.reason.rstrip('.')}",
+        )
     settings: dict[str, Any] = {_MODE: str(plan.mode)}
     if plan.mode is _plan(config, machine, Trial()).mode:
         return Question(title, skipped=choice.reason.rstrip("."))

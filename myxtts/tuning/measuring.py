@@ -4,7 +4,9 @@ All with the user's own model, data and devices, in a folder that is thrown away
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
@@ -30,8 +32,9 @@ from myxtts.pipeline.factory import BatchFactory
 from myxtts.pipeline.ring import time_ring
 from myxtts.pipeline.threads import SLOTS
 from myxtts.training.memory_estimate import RunShape, check_run, list_fitting_batches
-from myxtts.training.mode import StageCosts
+from myxtts.training.mode import StageCosts, name_layout
 from myxtts.training.model import apply_devices
+from myxtts.training.peers import open_strategy
 from myxtts.training.schedule import count_updates
 from myxtts.tuning.configure import VARIABLES
 from myxtts.tuning.profiling import MeasuredTraining, Profiler, ProfileSetup, set_up_profile
@@ -43,7 +46,9 @@ READ_AHEAD = 4
 """Batches, in a measurement: a deep buffer would hide for its whole length how slow reading is."""
 FEWEST_BATCHES, MOST_BATCHES = 8, 32
 _TRIED_BUCKETS = 3
-_RING_ROUNDS = 10
+_RING_ROUNDS, _SUM_ROUNDS = 10, 3
+_MOST_SUMMED = 1 << 24
+"""Gradients that are added up to see how long all take."""
 _LEAST_RING_BYTES = 1 << 16
 
 
@@ -59,10 +64,11 @@ def make_measurer(config: Mapping[str, Any], folder: str) -> Work:
         setup = set_up_profile(measured, loaded[0], Path(folder))
         alone = put_on_one_device(setup.plan)
         obstacles = find_obstacles(setup, (*loaded, alone))
-        if len(obstacles) > len(loaded):
+        if all(plan.others or str(plan.mode) in obstacles for plan in (*loaded, alone)):
             # Says which batch would fit. To measure this one would run out of memory.
             check_run(setup.config, alone, describe_shape(setup))
-        costs = measure_costs(setup, fits_one=Mode.SINGLE not in obstacles)
+        is_shared = any(plan.others for plan in loaded)
+        costs = measure_costs(setup, fits_one=Mode.SINGLE not in obstacles, is_shared=is_shared)
         return {"costs": asdict(costs), "obstacles": obstacles, "around": describe_codes(asked, setup)}
 
     return measure
@@ -105,7 +111,7 @@ def find_obstacles(setup: ProfileSetup, plans: Sequence[DevicePlan]) -> dict[str
         try:
             check_run(setup.config, plan, describe_shape(setup))
         except MemoryBillError as error:
-            obstacles[str(plan.mode)] = str(error).partition("\n")[0].rstrip(".")
+            obstacles[name_layout(plan.mode, len(plan.trainers))] = str(error).partition("\n")[0].rstrip(".")
     return obstacles
 
 
@@ -115,9 +121,27 @@ def count_measured_batches(shapes: int, accumulation: int) -> int:
     return -(-wanted // accumulation) * accumulation if accumulation <= MOST_BATCHES else wanted
 
 
-def measure_costs(setup: ProfileSetup, *, fits_one: bool = True) -> StageCosts:
+def time_exchange(plan: DevicePlan, gradients: int) -> float:
+    """Seconds in which both devices of a plan add up so many gradients: those of the first of them, as often as it takes."""
+    some, strategy, seconds = min(gradients, _MOST_SUMMED), open_strategy(replace(plan, others=(plan.data,))), []
+
+    def add_up() -> tf.Tensor:
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.ones([some]))
+
+    function = tf.function(lambda: strategy.run(add_up), autograph=False)
+    # The first round traces, and has NCCL's two ends meet.
+    for _ in range(1 + _SUM_ROUNDS):
+        began_s = time.perf_counter()
+        total = float(strategy.experimental_local_results(function())[0][0])
+        seconds.append(time.perf_counter() - began_s)
+        assert total == 2, "each counts once"
+    return min(seconds[1:]) * gradients / some
+
+
+def measure_costs(setup: ProfileSetup, *, fits_one: bool = True, is_shared: bool = False) -> StageCosts:
     """The costs of a run that is set up with the plan of two devices, which must be in force.
-    Where one device has not the memory for everything (`fits_one`), what it would take is added up from the stages."""
+    Where one device has not the memory for everything (`fits_one`), what it would take is added up from the stages.
+    What it takes two devices to share a batch is measured where they may (`is_shared`)."""
     buckets = setup.data.sampler.plan.buckets
     batches = count_measured_batches(len(buckets), setup.config.training.gradient_accumulation_steps)
     lengths = {"steps": 2 * batches, "read_ahead": READ_AHEAD, "shapes": len(buckets)}
@@ -126,6 +150,8 @@ def measure_costs(setup: ProfileSetup, *, fits_one: bool = True) -> StageCosts:
         with closing(setup.open_batches(recipe)) as source:
             profiler = Profiler(source, training, **lengths)
             profiler.warm_up()
+            if is_shared:
+                profiler.keep_half()
             profiler.run_cached()
             alone = [each.spans for each in profiler.run_pipeline()]
             # A shape may come here for the first time, and its training alone is wanted too.
@@ -137,7 +163,10 @@ def measure_costs(setup: ProfileSetup, *, fits_one: bool = True) -> StageCosts:
         if fits_one:
             with closing(setup.open_batches(replace(recipe, plan=put_on_one_device(setup.plan)))) as source:
                 single_s = Profiler(source, training, **lengths).time_best_window(batches)[0]
-        codes_s = 0.0
+        half_s = exchange_s = codes_s = 0.0
+        if is_shared:
+            half_s = train_s * profiler.measure_half()
+            exchange_s = time_exchange(setup.plan, sum(math.prod(each.shape) for each in training.step.optimizer.packs))
         if recipe.codec_folder is not None:
             tried = buckets[:: max(1, len(buckets) // _TRIED_BUCKETS)]
             with get_device_context(recipe.plan.data.device), closing(BatchFactory(setup.data, recipe)) as factory:
@@ -154,6 +183,8 @@ def measure_costs(setup: ProfileSetup, *, fits_one: bool = True) -> StageCosts:
             codes_s=codes_s,
             pack_s=pack_s,
             unpack_s=unpack_s,
+            half_s=half_s,
+            exchange_s=exchange_s,
         )
 
 

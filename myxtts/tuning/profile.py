@@ -58,9 +58,9 @@ def refuse_decoder(config: XTTSConfig) -> None:
         )
 
 
-def describe_workers(config: XTTSConfig) -> tuple[str, ...]:
+def describe_workers(config: XTTSConfig, several: str | None = None) -> tuple[str, ...]:
     """What a measurement leaves out where several workers would share every batch; nothing where one process trains."""
-    training, several = config.training, config.training.model_gpus
+    training, several = config.training, several or config.training.model_gpus
     if several is None and training.trainers == 1:
         return ()
     workers, asked = training.trainers, "the cluster"
@@ -88,7 +88,11 @@ def plan_profile(config: XTTSConfig, machine: Machine, tell: Tell, command: Sequ
     if config.training.mode != "auto":
         return ProfilePlan(config, plan_devices(request_one(config, command), machine), describe_workers(config))
     planned = plan_run(config, command, machine=machine, tell=tell)
-    return ProfilePlan(fix_cache(config, planned.choice), planned.plan)
+    config, plan = fix_cache(config, planned.choice), planned.plan
+    if not plan.others:
+        return ProfilePlan(config, plan)
+    several = ",".join(str(each.physical_id) for each in plan.trainers)
+    return ProfilePlan(config, replace(plan, others=()), describe_workers(config, several))
 
 
 def measure_and_judge(planned: ProfilePlan, machine: Machine, steps: int, tell: Tell) -> tuple[Profile, Verdict]:

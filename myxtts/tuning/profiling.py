@@ -43,7 +43,7 @@ from myxtts.training.starting_point import (
     read_codec,
     read_starting_point,
 )
-from myxtts.training.step import UpdateMaker
+from myxtts.training.step import UpdateMaker, split_rows
 from myxtts.utils.commons import get_device_context
 
 NEVER = 10**6
@@ -117,6 +117,8 @@ RATE = 1e-5
 WINDOWS = 2
 """In which a mode is timed; the faster counts. Eight batches are soon spoilt by a hiccup of the machine, and never sped up."""
 MOST_WINDOWS = 8
+_HALF = -1
+"""In the place of a bucket's number."""
 
 
 class MeasuredTraining:
@@ -259,6 +261,16 @@ class Profiler:
                 if not any(has_traced):
                     self._cached_s[bucket].append((time.perf_counter() - began) / CACHED_REPEATS)
                     break
+
+    def keep_half(self) -> None:
+        """Has the training alone be timed on half of a batch's rows too."""
+        self._halved = sorted(self._kept)[len(self._kept) // 2]
+        whole = self._kept[self._halved]
+        self._kept[_HALF] = Batch(dict(next(split_rows(whole.tensors, 2))), whole.info)
+
+    def measure_half(self) -> float:
+        """Of the time of the training alone, the share that it takes on half of the rows."""
+        return fmean(self._cached_s[_HALF]) / fmean(self._cached_s[self._halved])
 
     def list_cached(self, times: Sequence[BatchTimes]) -> list[float]:
         """Seconds of the training alone, for batches of the same shapes."""

@@ -27,7 +27,7 @@ from myxtts.inference.speech import SpeechSettings
 from myxtts.inference.synthesizer import load_synthesizer
 from myxtts.monitoring.metrics import FILE_NAME, LOG_NAME, EventRow, list_losses, read_metrics
 from myxtts.processes import lift_own_memory_limit, limit_own_memory
-from myxtts.training.mode import PlannedRun, plan_run
+from myxtts.training.mode import PlannedRun, name_layout, plan_run
 from myxtts.training.model import check_variables
 from myxtts.training.step import TrainStep
 from myxtts.training.trainer import XTTSTrainer
@@ -149,13 +149,14 @@ def train(situation: Situation, *, mode: str = "single", fault: str = "", **sect
     planned = plan_run(config, COMMAND) if mode in ("auto", "parallel") else PlannedRun(_plan(situation, Mode(mode)))
     plan, choice = planned.plan, planned.choice
     devices = [role.device for role in plan.trainers]
-    _require(len(devices) == 1 + (mode == "parallel"), f"As {mode} the plan has {', '.join(devices)} train.")
+    several = mode == "parallel" or (choice is not None and choice.cards > 1)
+    _require(len(devices) == 1 + several, f"As {mode} the plan has {', '.join(devices)} train.")
     trainer = XTTSTrainer(config, plan=plan, command=COMMAND, choice=choice)
     with _inject(fault, plan) if fault else nullcontext():
         trainer.train()
     metrics, happened = (
         read_metrics(situation.folder / FILE_NAME),
-        "" if choice is None else f"it chose {choice.layout}",
+        "" if choice is None else f"it chose {name_layout(choice.layout, choice.cards)}",
     )
     # A fault that did nothing has checked nothing.
     if fault == "kill producer":

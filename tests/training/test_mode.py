@@ -58,6 +58,34 @@ def test_a_batch_takes_what_the_stages_make_of_it(costs, mode, kept_share, expec
     assert costs.predict(mode, kept_share) * 1000 == pytest.approx(expected_ms)
 
 
+SHARED = {"half": 21, "exchange": 3}
+"""Half of the rows take more than half of the time: every device makes the whole update."""
+
+
+@pytest.mark.parametrize(
+    ("costs", "mode", "cards", "accumulation", "expected_ms"),
+    [
+        # The first one prepares. Half of the rows cross, and all gradients.
+        (make_costs(5, 2, 40, **SHARED), SINGLE, 2, 1, 5 + 21 + 1 + 3),
+        # 2 ms of a step do not depend on the rows, and each of four sends half as much again as each of two.
+        (make_costs(5, 0, 40, **SHARED), SINGLE, 4, 1, 5 + (2 + 38 / 4) + 1.5 * 3),
+        (make_costs(5, 0, 40, **SHARED), SINGLE, 2, 8, 5 + 21 + 3 / 8),
+        (make_costs(5, 0, 40, **SHARED, codes=4), SINGLE, 2, 1, 5 + 21 + 3),
+        # One more prepares meanwhile.
+        (make_costs(5, 0, 40, **SHARED), DUAL, 2, 1, 21 + 3),
+        (make_costs(30, 0, 40, **SHARED), DUAL, 2, 1, 30),
+        (make_costs(30, 0, 40, **SHARED, pack=4), ISOLATED, 2, 1, 34),
+        # "Devices" that are the same cores: nothing of what is done beside something is hidden.
+        (make_costs(5, 0, 40, **SHARED, dual=45), SINGLE, 2, 1, 5 + 2 * 21 + 3),
+        # Never better than an even share, whatever a hiccup made of the measurement.
+        (make_costs(5, 0, 40, half=10, exchange=3), SINGLE, 2, 1, 5 + 20 + 3),
+        (make_costs(5, 0, 40, half=50, exchange=3), SINGLE, 2, 1, 5 + 40 + 3),
+    ],
+)
+def test_several_that_train_have_a_part_of_the_rows_each_and_exchange(costs, mode, cards, accumulation, expected_ms):
+    assert costs.predict(mode, 0.0, cards, accumulation) * 1000 == pytest.approx(expected_ms)
+
+
 def test_a_step_has_all_its_batches_and_codes_of_the_first_epoch_are_made_in_any_case():
     choice = choose_mode(make_costs(30, 1, 40, codes=20), Circumstances(accumulation=4, epochs=4), ["a", "b"])
     predicted = {(each.layout, each.keeps_codes): each.step_s * 1000 for each in choice.predictions}
@@ -70,7 +98,6 @@ def test_a_step_has_all_its_batches_and_codes_of_the_first_epoch_are_made_in_any
     [
         (make_costs(30, 1, 40), {}, DUAL, "40 ms a step instead of 70 ms on one"),
         (make_costs(0.4, 1, 40), {}, SINGLE, "Preparing takes 1% of the time of training"),
-        (make_costs(0.4, 1, 40), {}, SINGLE, "--model-gpus has both train, which was not measured."),
         (make_costs(10, 80, 40), {}, SINGLE, "would not pay: 80 ms a step, 50 ms on one"),
         # Sharing cores: overlapping costs more than it hides.
         (make_costs(30, 1, 40, dual=72), {}, SINGLE, "would not pay"),
@@ -85,6 +112,46 @@ def test_the_simplest_of_the_fastest_modes_is_chosen(costs, obstacles, layout, w
     assert words in choice.reason
     # Two devices are not worth their trouble for less than what measurements differ by.
     assert all(each.obstacle or choice.step_s <= 1.03 * each.step_s for each in choice.predictions)
+
+
+@pytest.mark.parametrize(
+    ("costs", "cards", "accumulation", "chosen", "words"),
+    [
+        # Preparing is little: both train.
+        (
+            make_costs(0.4, 1, 40, **SHARED), {SINGLE: 2}, 1, "single, 2 train",
+            "Several devices train: 25 ms a step; where one does: single 40 ms, dual 40 ms, isolated 40 ms. 2 that train: 21 ms on "
+            "1/2 of the rows + 3.50 ms for rows and gradients to cross + 0.40 ms to prepare = 25 ms a step.",
+        ),
+        # It takes as long as training: one prepares.
+        (make_costs(40, 1, 40, **SHARED), {SINGLE: 2}, 1, "dual", "on one. 2 that train: 21 ms on 1/2 of the rows + 3.50 ms for rows and gradients to cross + 40 ms to prepare"),
+        # Gradients take long to cross, unless there are many batches to an update.
+        (make_costs(0.4, 1, 40, half=21, exchange=30), {SINGLE: 2}, 1, "single", "30 ms for rows and gradients to cross + 0.40 ms to prepare = 52 ms"),
+        (make_costs(0.4, 1, 40, half=21, exchange=30), {SINGLE: 2}, 8, "single, 2 train", "= 205 ms a step."),
+        # The same cores under another name.
+        (make_costs(5, 0, 40, **SHARED, dual=45), {SINGLE: 2}, 1, "single", "= 50 ms a step."),
+        # Of three, one prepares for two.
+        (make_costs(20, 1, 40, **SHARED), {SINGLE: 3, DUAL: 2, ISOLATED: 2}, 1, "dual, 2 train", "cross + 0.00 ms until a batch is prepared = 24 ms"),
+        (make_costs(0.4, 1, 40, **SHARED), {SINGLE: 3, DUAL: 2, ISOLATED: 2}, 1, "single, 3 train", "15 ms on 1/3 of the rows"),
+    ],
+)  # fmt: skip
+def test_a_second_device_may_prepare_or_train(costs, cards, accumulation, chosen, words):
+    choice = choose_mode(costs, replace(NO_CODES, cards=cards, accumulation=accumulation), ["a", "b"])
+    assert (str(choice.layout), choice.cards) == (chosen.partition(",")[0], int(chosen[-7]) if "train" in chosen else 1)
+    assert words in choice.reason
+    told = " ".join(auto_mode.format_choice(choice).split())
+    assert told.startswith(f"Auto {chosen} Reason ")
+    assert "train on half of it 21 ms; gradients of two, per update, about" in told
+    for mode, number in cards.items():
+        assert f"{mode}, {number} train " in told
+
+
+def test_what_several_cannot_do_is_told_and_not_chosen():
+    around = replace(NO_CODES, cards={SINGLE: 2}, obstacles={"single, 2 train": "no room"})
+    choice = choose_mode(make_costs(0.4, 1, 40, **SHARED), around, ["a", "b"])
+    assert (choice.layout, choice.cards) == (SINGLE, 1)
+    assert auto_mode.format_choice(choice).endswith("no room")
+    assert "that train" not in choice.reason
 
 
 @pytest.mark.parametrize(
@@ -119,16 +186,18 @@ def make_config(folder, **sections):
     return config.replace(**sections) if sections else config
 
 
-def plan(config, costs=None, *, cards=2, around=None, obstacles=None, **given):
+def plan(config, costs=None, *, cards=2, names=(), around=None, obstacles=None, plans=None, **given):
     """The plan of a machine with so many cards, on which these costs are measured; nothing may be measured without them."""
 
-    def measure(config, plans):
+    def measure(config, measured):
         assert costs is not None, "there is nothing to measure"
-        assert [str(plan.mode) for plan in plans] == ["dual", "isolated"]
+        assert [str(plan.mode) for plan in measured[:2]] == ["dual", "isolated"]
+        assert plans is None or [tuple(role.physical_id for role in plan.trainers) for plan in measured[2:]] == plans
         facts = around or {"kept_obstacle": "Tested."}
         return {"costs": vars(costs), "obstacles": obstacles or {}, "around": {"epochs": 50, **facts}}
 
-    made = [Card(PhysicalId(id), "RTX 3090", f"GPU-{id}", f"0000:0{id}", 24576, 24000) for id in range(cards)]
+    names = names or ["RTX 3090"] * cards
+    made = [Card(PhysicalId(id), name, f"GPU-{id}", f"0000:0{id}", 24576, 24000) for id, name in enumerate(names)]
     with patch.object(auto_mode, "measure_modes", measure):
         return auto_mode.plan_run(config, machine=Machine(CardScan(tuple(made), (), None), 16000), **given)
 
@@ -153,6 +222,36 @@ def test_two_cards_are_planned_as_measured(tmp_path):
         planned = plan(config, make_costs(30, 1, 40), cards=3, obstacles=obstacles)
         assert (planned.plan.mode, planned.plan.model.physical_id) == (mode, 1)
         assert planned.choice.devices == ("GPU-0", "GPU-1")
+
+
+BOTH = make_costs(0.4, 1, 40, **SHARED)
+
+
+@pytest.mark.parametrize(
+    ("costs", "machine", "sections", "data", "training"),
+    [
+        (BOTH, {"plans": [(0, 1)]}, {}, 0, (0, 1)),
+        (BOTH, {"cards": 3, "plans": [(0, 1, 2), (0, 2), (0, 2)]}, {}, 0, (0, 1, 2)),
+        (make_costs(20, 1, 40, **SHARED), {"cards": 3}, {}, 1, (0, 2)),
+        # Those that were named, in the roles they were named for.
+        (BOTH, {"cards": 3, "plans": [(2, 0)]}, {"data": {"data_gpu": 0, "model_gpu": 2}}, 2, (2, 0)),
+        # Only what is like the one that is measured may train; another one may prepare for all.
+        (BOTH, {"names": ["RTX 3090", "GTX 1060"], "plans": []}, {}, 0, (0,)),
+        (make_costs(20, 1, 40, **SHARED), {"names": ["RTX 3090", "RTX 3090", "GTX 1060"]}, {}, 2, (0, 1)),
+        # What each of them needs, and what may not depend on a measurement.
+        (BOTH, {"plans": []}, {"data": {"batch_size": 1}}, 0, (0,)),
+        (BOTH, {"plans": []}, {"training": {"deterministic": True}}, 0, (0,)),
+        (BOTH, {"plans": []}, {"training": {"loss_mean": "batches"}}, 0, (0,)),
+        (BOTH, {"obstacles": {"single, 2 train": "NCCL is not there"}}, {}, 0, (0,)),
+        (BOTH, {"cards": 0, "plans": [(1, 0)]}, {"training": {"rehearsal": True}}, 1, (1, 0)),
+    ],
+)
+def test_cards_that_all_train_are_planned_as_measured(tmp_path, costs, machine, sections, data, training):
+    planned = plan(make_config(tmp_path, **sections), costs, **machine)
+    assert tuple(role.physical_id for role in planned.plan.trainers) == training
+    assert len(planned.plan.trainers) == len(training) == planned.choice.cards
+    assert planned.plan.data.physical_id == data
+    assert planned.plan.is_shared == (data == training[0])
 
 
 @pytest.mark.parametrize("policy", ["disk", "memory", "off"])
@@ -186,6 +285,11 @@ def test_a_run_that_goes_on_keeps_its_mode_until_the_devices_change(tmp_path):
     assert plan(anew, make_costs(0.4, 1, 40)).plan.mode is Mode.SINGLE
     # A mode that is given from now on is not overruled by what was chosen then.
     assert plan(config.replace(training={"mode": "isolated"})).choice is None
+    both = make_config(tmp_path / "both")
+    several = plan(both, BOTH)
+    keep(both, asdict(several.choice))
+    assert plan(both) == several
+    assert len(several.plan.trainers) == 2
     keep(config, {"layout": "triple"})
     assert plan(config, make_costs(30, 1, 40)).plan.mode is Mode.DUAL, "one that cannot be read is chosen anew"
     # Nor does a decoder take over the mode of the GPT it is for.

@@ -116,6 +116,19 @@ def test_only_what_is_measured_faster_is_taken():
     assert {"training.mode=dual", XLA} < trials.seen[-1]
 
 
+def test_several_that_should_train_are_named_and_not_tried():
+    """A trial has one device train."""
+
+    def plan(config, **_):
+        made = plan_devices(PlanRequest(rehearsal=True, model_gpu=1, other_gpus=(0,)), NO_CARDS)
+        return PlannedRun(made, ModeChoice(Mode.SINGLE, False, 0.1, "Tested.", ("a", "b"), cards=2))
+
+    trials = PacedTrials()
+    told = list_answers(run_tune(trials, plan=plan))["which device prepares"]
+    assert "--model-gpus 1,0. Tested" in told.evidence
+    assert not any("mode" in word for words in trials.seen for word in words)
+
+
 @pytest.mark.parametrize(("factor", "is_taken"), [(0.98, False), (0.96, True)])
 def test_a_gain_within_the_noise_is_none(factor, is_taken):
     tuned = run_tune(PacedTrials({"TF_NUM_INTRAOP_THREADS=1": factor}))

@@ -58,6 +58,11 @@ def test_auto_is_chosen_as_a_training_would(monkeypatch):
     assert planned.plan is chosen
     # It was chosen for codes that are kept there.
     assert planned.config.data.cache == "memory"
+    both = plan_devices(PlanRequest(rehearsal=True, model_gpu=1, other_gpus=(0,)), NO_CARDS)
+    monkeypatch.setattr(profiling, "plan_run", lambda *_, **__: PlannedRun(both, replace(choice, cards=2)))
+    planned = plan({"mode": "auto", "rehearsal": True})
+    assert planned.plan == replace(both, others=())
+    assert "With --model-gpus 1,0, 2 of them share every batch" in planned.notes[0]
 
 
 def test_of_several_workers_one_is_measured_and_that_is_said():
@@ -213,6 +218,27 @@ def test_a_shape_that_comes_first_in_a_window_can_be_trained_alone_after_it():
     profiler.run_cached()
     assert {each.bucket for each in times} >= {9}
     assert len(profiler.list_cached(times)) == 20
+
+
+def test_half_of_the_rows_are_timed_beside_all_of_them():
+    """A step takes 20 ms and 5 ms for each of its eight rows."""
+    rows = []
+    training = MadeUpTraining(lambda batch: rows.append(len(batch.tensors["text_BT"])))
+    training.settle = lambda: time.sleep(sum(0.02 + 0.005 * each for each in (rows[:], rows.clear())[0]))
+    source, take = MadeUpBatches(), MadeUpBatches.take
+
+    def take_with_rows():
+        batch = take(source)
+        batch.tensors = {"text_BT": tf.zeros([8, 3]), "weights_B": tf.ones([8]), "totals_2": tf.ones([2])}
+        return batch
+
+    source.take = take_with_rows
+    profiler = Profiler(source, training, steps=1, shapes=2)
+    profiler.warm_up()
+    profiler.keep_half()
+    profiler.run_cached()
+    assert profiler.measure_half() == pytest.approx(40 / 60, rel=0.2)
+    assert len(profiler.list_cached(profiler.time_best_window(2)[1])) == 2
 
 
 @pytest.mark.parametrize(
