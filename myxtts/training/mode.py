@@ -186,14 +186,9 @@ def plan_run(
     return PlannedRun(_plan_layout(request, machine, choice.layout, choice.cards), choice)
 
 
-def fix_mode(request: PlanRequest, mode: Mode) -> PlanRequest:
-    """The request with the mode that was chosen in the place of `auto`."""
-    return replace(request, mode=str(mode))
-
-
-def _plan_layout(request: PlanRequest, machine: Machine, mode: Mode, cards: int) -> DevicePlan:
-    """The plan of a mode in which so many devices train."""
-    fixed = fix_mode(request, mode)
+def _plan_layout(request: PlanRequest, machine: Machine, mode: Mode, cards: int = 1) -> DevicePlan:
+    """The plan of a mode, in the place of `auto`, in which so many devices train."""
+    fixed = replace(request, mode=str(mode))
     if cards > 1:
         first, *others = _list_trainers(request, machine, mode)
         fixed = replace(fixed, model_gpu=first, other_gpus=tuple(others[: cards - 1]))
@@ -202,7 +197,7 @@ def _plan_layout(request: PlanRequest, machine: Machine, mode: Mode, cards: int)
 
 def _list_trainers(request: PlanRequest, machine: Machine, mode: Mode) -> list[int]:
     """The devices that could train together in a mode, the model's first: those like it, since it is the one that is measured."""
-    pair = plan_devices(fix_mode(request, Mode.DUAL), machine)
+    pair = _plan_layout(request, machine, Mode.DUAL)
     kinds = {int(role.physical_id or 0): "" for role in (pair.model, pair.data)}
     model, data = kinds
     for card in () if request.rehearsal else select_visible(machine.cards, machine.environ):
@@ -243,7 +238,7 @@ def _choose_without_measuring(request: PlanRequest, machine: Machine, devices: t
         return None
     if request.data_gpu is not None:
         # Ids that are not there: the plan of two devices says so, with the command that would work.
-        plan_devices(fix_mode(request, Mode.DUAL), machine)
+        _plan_layout(request, machine, Mode.DUAL)
     reason = "There is one GPU, and it does both jobs." if devices else "There is no GPU, and the CPU does both jobs."
     return ModeChoice(Mode.SINGLE, False, None, reason, devices)
 
@@ -255,7 +250,7 @@ def _measure(
         raise DevicePlanError(
             "--mode auto measures the training of a codec or a GPT, but --stage is decoder. Give --mode single, dual or isolated."
         )
-    training, plans, obstacles = config.training, [_plan_layout(request, machine, Mode.DUAL, 1)], dict[str, str]()
+    training, plans, obstacles = config.training, [_plan_layout(request, machine, Mode.DUAL)], dict[str, str]()
     counts = {mode: min(config.data.batch_size, len(_list_trainers(request, machine, mode))) for mode in MODES}
     cards = {mode: count for mode, count in counts.items() if count > 1}
     for mode, count in ((Mode.ISOLATED, 1), *cards.items()):
@@ -418,10 +413,9 @@ def format_choice(choice: ModeChoice) -> str:
     lines = [f"Auto    {taken}", *wrap_titled("Reason", choice.reason, indent=8)]
     if costs is not None:
         prepare, transfer, train = map(format_step_time, (costs.prepare_s, costs.transfer_s, costs.train_s))
-        told = f"per batch: prepare {prepare}, transfer {transfer}, train {train}"
-        if costs.half_s:
-            half, exchange = format_step_time(costs.half_s), format_step_time(costs.exchange_s)
-            told += f", train on half of it {half}; gradients of two, per update, about {exchange}"
+        half, exchange = map(format_step_time, (costs.half_s, costs.exchange_s))
+        shared = f", train on half of it {half}; gradients of two, per update, about {exchange}" * (costs.half_s > 0)
+        told = f"per batch: prepare {prepare}, transfer {transfer}, train {train}{shared}"
         lines += wrap_titled("Costs", told, indent=8)
         lines += [*wrap_titled("Codes", choice.codes, indent=8), "", f"{'mode':<29}{'predicted step':>14}"]
     for each in choice.predictions:

@@ -378,10 +378,7 @@ def _ask_mode(
     assert choice is not None
     if plan.others:
         ids = ",".join(str(role.physical_id) for role in plan.trainers)
-        return Question(
-            title,
-            skipped=f"several should train, which is not tried here: --model-gpus {ids}. {choice.reason.rstrip('.')}",
-        )
+        return Question(title, skipped=f"no trial has several train, as --model-gpus {ids} has. {choice.reason[:-1]}")
     settings: dict[str, Any] = {_MODE: str(plan.mode)}
     if plan.mode is _plan(config, machine, Trial()).mode:
         return Question(title, skipped=choice.reason.rstrip("."))

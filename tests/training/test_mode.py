@@ -39,6 +39,7 @@ def make_costs(prepare_ms, transfer_ms, train_ms, **more_ms):
     ("costs", "mode", "kept_share", "expected_ms"),
     [
         (make_costs(30, 1, 40), SINGLE, 0, 70),
+        (make_costs(30, 1, 40, single=55), SINGLE, 0, 55),
         (make_costs(30, 1, 40), DUAL, 0, 40),
         (make_costs(50, 1, 40), DUAL, 0, 50),
         (make_costs(30, 60, 40), DUAL, 0, 60),
@@ -70,7 +71,8 @@ SHARED = {"half": 21, "exchange": 3}
         # 2 ms of a step do not depend on the rows, and each of four sends half as much again as each of two.
         (make_costs(5, 0, 40, **SHARED), SINGLE, 4, 1, 5 + (2 + 38 / 4) + 1.5 * 3),
         (make_costs(5, 0, 40, **SHARED), SINGLE, 2, 8, 5 + 21 + 3 / 8),
-        (make_costs(5, 0, 40, **SHARED, codes=4), SINGLE, 2, 1, 5 + 21 + 3),
+        # What one device that does both was seen to hide of preparing stays hidden.
+        (make_costs(5, 0, 40, **SHARED, single=42), SINGLE, 2, 1, 2 + 21 + 3),
         # One more prepares meanwhile.
         (make_costs(5, 0, 40, **SHARED), DUAL, 2, 1, 21 + 3),
         (make_costs(30, 0, 40, **SHARED), DUAL, 2, 1, 30),
@@ -132,6 +134,8 @@ def test_the_simplest_of_the_fastest_modes_is_chosen(costs, obstacles, layout, w
         (make_costs(5, 0, 40, **SHARED, dual=45), {SINGLE: 2}, 1, "single", "= 50 ms a step."),
         # Of three, one prepares for two.
         (make_costs(20, 1, 40, **SHARED), {SINGLE: 3, DUAL: 2, ISOLATED: 2}, 1, "dual, 2 train", "cross + 0.00 ms until a batch is prepared = 24 ms"),
+        # Of two that are as fast the simpler one, and its sum is told.
+        (make_costs(0.4, 1, 40, **SHARED), {SINGLE: 2, DUAL: 2, ISOLATED: 2}, 1, "single, 2 train", "0.40 ms to prepare = 25 ms a step."),
         (make_costs(0.4, 1, 40, **SHARED), {SINGLE: 3, DUAL: 2, ISOLATED: 2}, 1, "single, 3 train", "15 ms on 1/3 of the rows"),
     ],
 )  # fmt: skip
@@ -240,6 +244,7 @@ BOTH = make_costs(0.4, 1, 40, **SHARED)
         (make_costs(20, 1, 40, **SHARED), {"names": ["RTX 3090", "RTX 3090", "GTX 1060"]}, {}, 2, (0, 1)),
         # What each of them needs, and what may not depend on a measurement.
         (BOTH, {"plans": []}, {"data": {"batch_size": 1}}, 0, (0,)),
+        (BOTH, {"cards": 4, "plans": [(0, 1), (0, 2), (0, 2)]}, {"data": {"batch_size": 2}}, 0, (0, 1)),
         (BOTH, {"plans": []}, {"training": {"deterministic": True}}, 0, (0,)),
         (BOTH, {"plans": []}, {"training": {"loss_mean": "batches"}}, 0, (0,)),
         (BOTH, {"obstacles": {"single, 2 train": "NCCL is not there"}}, {}, 0, (0,)),

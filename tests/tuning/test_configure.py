@@ -15,7 +15,7 @@ from myxtts.devices.nvml import MIB, Card, CardScan, PhysicalId
 from myxtts.devices.plan import Mode, PlanRequest
 from myxtts.devices.planning import plan_devices
 from myxtts.errors import MachineError, MemoryBillError
-from myxtts.training.mode import MeasuringError, ModeChoice, PlannedRun, fix_mode
+from myxtts.training.mode import MeasuringError, ModeChoice, PlannedRun
 from myxtts.tuning import configure
 from myxtts.tuning.configure import Answer, TrialResult
 from tests.cli.test_profile_command import SMALL
@@ -35,7 +35,7 @@ def choose_layout(layout, machine=NO_CARDS):
     def plan(config, **_):
         # Measured whatever an earlier run has chosen.
         assert (config.training.mode, config.training.resume) == ("auto", "reset")
-        made = plan_devices(fix_mode(PlanRequest.from_config(config), layout), machine)
+        made = plan_devices(replace(PlanRequest.from_config(config), mode=str(layout)), machine)
         return PlannedRun(made, ModeChoice(layout, False, 0.1, "Tested.", ("a", "b")))
 
     return plan
@@ -125,7 +125,7 @@ def test_several_that_should_train_are_named_and_not_tried():
 
     trials = PacedTrials()
     told = list_answers(run_tune(trials, plan=plan))["which device prepares"]
-    assert "--model-gpus 1,0. Tested" in told.evidence
+    assert "--model-gpus 1,0 has. Tested" in told.evidence
     assert not any("mode" in word for words in trials.seen for word in words)
 
 
