@@ -9,7 +9,16 @@ import pytest
 from myxtts.devices.plan import Mode
 from myxtts.training.mode import REHEARSED, ModeChoice
 from myxtts.training.run_folder import open_run
-from tests.support.tiny_run import at_step, leaves_nothing, run_tiny, start_tiny, tiny_config
+from tests.support.tiny_run import (
+    TRAIN_MAIN,
+    LiveRun,
+    at_step,
+    leaves_nothing,
+    run_tiny,
+    start_tiny,
+    tiny_config,
+    tiny_words,
+)
 
 MEASURES = "measuring some batches to choose the mode"
 
@@ -35,8 +44,9 @@ def test_measuring_changes_nothing_and_is_done_once(unbroken, flags, tmp_path):
 
 @pytest.mark.soak
 def test_both_devices_training_is_weighed_where_losses_may_depend_on_it(base_flags, tmp_path):
-    words = ("--max-steps", "1", "--no-deterministic", "--print-plan")
-    told = run_tiny(tmp_path / "auto", *base_flags, *words, mode="auto").text
+    words = tiny_words(tmp_path / "auto", *base_flags, "--max-steps", "1", "--print-plan", mode="auto")
+    words.remove("--deterministic")
+    told = LiveRun(tmp_path / "auto", [*TRAIN_MAIN, *words]).finish(0).text
     costs = re.search(
         r"train on half of it ([\d.]+) ms; gradients of two, per update, about ([\d.]+) ms", " ".join(told.split())
     )
