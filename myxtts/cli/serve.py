@@ -60,6 +60,14 @@ def add_flags(parser: Parser) -> None:
     parser.add_argument(
         "--allow-anyone", action="store_true", help="let other machines in without a token, where --host does"
     )
+    parser.add_argument(
+        "--first-chunk",
+        metavar="N",
+        type=int,
+        default=6,
+        help="codes, of 46 ms, of a sentence before a stream sends sound: fewer are heard sooner, more bridge a slow machine "
+        "(default: 6)",
+    )
     for name, (_, default, help) in LIMIT_FLAGS.items():
         parser.add_argument(
             f"--{name.replace('_', '-')}", metavar="N", type=int, default=default, help=f"{help} (default: {default})"
@@ -123,5 +131,6 @@ def read_settings(arguments: argparse.Namespace) -> ServerSettings:
         allow_anyone=arguments.allow_anyone,
         voices=arguments.voices,
         allow_upload=arguments.allow_upload,
+        first_codes=arguments.first_chunk,
         limits=ServingLimits(**{name: getattr(arguments, flag) for flag, (name, *_) in LIMIT_FLAGS.items()}),
     )

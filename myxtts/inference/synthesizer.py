@@ -5,6 +5,7 @@ The caller opens the device scope, once, around building the model and everythin
 from __future__ import annotations
 
 import os
+from collections import abc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,10 @@ from myxtts.checkpoints.tensors import Tensor
 from myxtts.devices.machine import read_free_memory_bytes
 from myxtts.devices.runtime import is_on_cpu
 from myxtts.errors import UnableToSpeakError, VoiceError
+from myxtts.inference.batching import SentenceBatch
 from myxtts.inference.cloning import CHUNK_SECONDS, VoiceCloner, describe_speaker
 from myxtts.inference.generation import CodeGenerator, GeneratedRow, Generator, Row, choose_penalty
+from myxtts.inference.rows import TensorRows
 from myxtts.inference.speech import (
     NO_LEXICON,
     PUBLISHED_CLIP_SECONDS,
@@ -56,6 +59,7 @@ from myxtts.units import SAMPLES_PER_CODE
 
 STREAM_CODES = 20
 """Codes between two chunks of a stream, 0.93 s."""
+NOTHING_YET = SpeechChunk(np.zeros(0, np.float32))
 
 
 class Synthesizer:
@@ -90,7 +94,9 @@ class Synthesizer:
         is_published = xtts.speaker_encoder is not None
         self._limits = PieceLimits(size.max_text_tokens, size.max_new_codes, clip_seconds, joins_sentences=is_published)
         self._cloner = VoiceCloner(xtts, chunk_seconds=chunk_seconds)
-        self._generator: Generator = CodeGenerator(xtts.gpt, usual_penalty=choose_penalty(is_published=is_published))
+        penalty = choose_penalty(is_published=is_published)
+        self._generator: Generator = CodeGenerator(xtts.gpt, usual_penalty=penalty)
+        self.batch = SentenceBatch(TensorRows(xtts.gpt, self._generator.most_rows), size, usual_penalty=penalty)
         mel_vocoder = MelVocoder(xtts.dvae, xtts.mel_norms.numpy()) if xtts.dvae else None
         self.vocoder = choose_vocoder(vocoder, xtts.decoder, mel_vocoder)
         self.rate_hz = self.vocoder.rate_hz
@@ -182,9 +188,25 @@ class Synthesizer:
         Fewer codes (of 46 ms) between two chunks give sooner sound and more work.
         """
         pieces = self._split(text, voice, language, settings)
-        rows = (Row(piece.ids, voice, (settings.seed, index)) for index, piece in enumerate(pieces))
+        rows = _list_rows(pieces, voice, settings)
         said = (self._generator.stream(row, settings, chunk_codes) for row in rows)
         return self._render_all(pieces, said, voice, settings)
+
+    def join_batch(
+        self, text: str, voice: Voice, language: str, settings: SpeechSettings = USUAL, *, first_codes: int | None
+    ) -> abc.Generator[SpeechChunk, None, None]:
+        """The text as speech beside others': a chunk without samples where `batch`, which the caller steps, has to go on first.
+
+        Close it where it may end early: what it holds in the batch is free then. Of each piece there is a first chunk after so many
+        codes (of 46 ms), and then longer ones; with None one chunk.
+        """
+        pieces, owner = self._split(text, voice, language, settings), object()
+        sizes = None if first_codes is None else (first_codes, max(first_codes, STREAM_CODES))
+        said = self.batch.follow(_list_rows(pieces, voice, settings), settings, owner, sizes)
+        try:
+            yield from self._render_all(pieces, said, voice, settings)
+        finally:
+            self.batch.leave(owner)
 
     def _split(self, text: str, voice: Voice, language: str, settings: SpeechSettings) -> list[Piece]:
         self.check_voice(voice)
@@ -193,7 +215,7 @@ class Synthesizer:
     def _say_in_batches(
         self, pieces: Sequence[Piece], voice: Voice, settings: SpeechSettings
     ) -> Iterator[list[GeneratedRow]]:
-        rows = [Row(piece.ids, voice, (settings.seed, index)) for index, piece in enumerate(pieces)]
+        rows = _list_rows(pieces, voice, settings)
         for first in range(0, len(rows), self._generator.most_rows):
             for said in self._generator.generate(rows[first : first + self._generator.most_rows], settings):
                 yield [said]
@@ -201,7 +223,7 @@ class Synthesizer:
     def _render_all(
         self,
         pieces: Sequence[Piece],
-        said: Iterable[Iterable[GeneratedRow]],
+        said: Iterable[Iterable[GeneratedRow | None]],
         voice: Voice,
         settings: SpeechSettings,
     ) -> Iterator[SpeechChunk]:
@@ -210,6 +232,9 @@ class Synthesizer:
             yield from self._be_silent(piece.before_s)
             rendering, softener, count = self.vocoder.start(voice, settings.speed), EdgeSoftener(self.rate_hz), 0
             for state in states:
+                if state is None:
+                    yield NOTHING_YET
+                    continue
                 samples = rendering.render(state.codes_M, state.latents_MC, is_last=state.is_last)
                 if not (np.isfinite(samples).all() and np.isfinite(state.latents_MC).all()):
                     raise UnableToSpeakError(
@@ -229,6 +254,10 @@ class Synthesizer:
         samples = round(seconds * self.rate_hz)
         for first in range(0, samples, self.rate_hz):
             yield SpeechChunk(np.zeros(min(self.rate_hz, samples - first), np.float32))
+
+
+def _list_rows(pieces: Sequence[Piece], voice: Voice, settings: SpeechSettings) -> list[Row]:
+    return [Row(piece.ids, voice, (settings.seed, index)) for index, piece in enumerate(pieces)]
 
 
 class SpeechCopier:

@@ -135,7 +135,7 @@ def start_decoding(
     visible_BS = tf.concat([tf.ones(measure(prompt_BPC)[:2], tf.bool), text.visible_BL, tf.ones([rows, 1], tf.bool)], 1)
     start_B1 = tf.fill([rows, 1], gpt.size.start_audio_token)
     x_BSC = tf.concat([gpt.embed_prefix(prompt_BPC, text.inputs_BL), gpt.embed_audio(start_B1)], 1)
-    hidden_BC, keys, values = _read_prefix(gpt, x_BSC, visible_BS)
+    hidden_BC, keys, values = read_prefix(gpt, x_BSC, visible_BS)
     seen_V = tf.reduce_any(tf.one_hot([ALWAYS_SEEN, gpt.size.start_audio_token], gpt.size.audio_tokens) > 0, 0)
     decoding = Decoding(
         codes_BM=tf.fill([rows, max_codes], tf.constant(gpt.size.stop_audio_token, tf.int64)),
@@ -203,9 +203,10 @@ def _make_room(now: Decoding) -> Decoding:
     )
 
 
-def _read_prefix(
+def read_prefix(
     gpt: GPT, x_BSC: tf.Tensor, visible_BS: tf.Tensor
 ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...], tuple[tf.Tensor, ...]]:
+    """The state (B, C) after the last position, and the keys and values of each block, (B, H, S, D)."""
     bias = make_causal_bias(visible_BS)
     batch, _, width = measure(x_BSC)
     x_NC = tf.reshape(swap_rows(x_BSC), [-1, width])

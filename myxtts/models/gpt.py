@@ -309,8 +309,10 @@ class GPT(Part):
         return self._embed(self.audio_embedding, audio_BL) + positions_LC
 
     def embed_code(self, code_B: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-        """One embedded audio token per row, all at the same audio position: (B, C)."""
-        return self._embed(self.audio_embedding, code_B) + read(self.audio_positions, self.compute_dtype)[position]
+        """One embedded audio token per row, at an audio position that is the same for all, or each row's own: (B, C)."""
+        positions_LC = read(self.audio_positions, self.compute_dtype)
+        at_place = tf.gather(positions_LC, position) if position.shape.rank else positions_LC[position]
+        return self._embed(self.audio_embedding, code_B) + at_place
 
     def _embed(self, table: Any, ids_BL: tf.Tensor) -> tf.Tensor:
         return tf.cast(look_up(tf.convert_to_tensor(table.value), ids_BL), self.compute_dtype)

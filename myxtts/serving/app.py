@@ -24,11 +24,13 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from myxtts.serving import metrics
 from myxtts.serving.limits import Places, RateLimiter, ServingLimits
 from myxtts.serving.model_thread import Job, JobCancelled, ModelThread, Result
 from myxtts.serving.request import (
     BUSY,
     FOREIGN_HOST,
+    INTERNAL,
     MODELS,
     SLOW_CLIENT,
     STOPPING,
@@ -171,8 +173,10 @@ class Service:
         limits: ServingLimits,
         *,
         allow_upload: bool,
+        first_codes: int,
     ):
-        self.thread, self.limits, self.allow_upload = thread, limits, allow_upload
+        self.thread, self.limits, self.allow_upload, self.first_codes = thread, limits, allow_upload, first_codes
+        self.batch, self.metrics = synthesizer.batch, metrics.ServingMetrics()
         self.languages, self.rate_hz = synthesizer.languages, synthesizer.rate_hz
         self.voices = Voices(voices)
         self.limiter = RateLimiter(limits.requests_per_minute)
@@ -208,6 +212,10 @@ class Service:
         """GET /healthz: that the server is there, and how many requests it has; 503 once it has no model any more."""
         status, code = ("failed", 503) if self.thread.has_died else ("ok", 200)
         return JSONResponse({"status": status, "requests": self.places.taken}, code)
+
+    async def show_metrics(self, request: Request) -> Response:
+        """GET /metrics: for Prometheus."""
+        return Response(self.metrics.write(self.batch, self.places.taken), media_type=metrics.MEDIA_TYPE)
 
     async def list_models(self, request: Request) -> Response:
         """GET /v1/models."""
@@ -257,25 +265,32 @@ class SpeechRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self._service
         request, client = Request(scope, receive), find_client(scope)
-        service.limiter.count(client)
-        check_media_type(request, "application/json")
-        # Taken only when all has come: a body that does not come shall hold no place, and such a body is small.
-        service.places.check(client)
-        body = await read_body(request, service.limits.body_bytes, service.limits.body_s)
-        speech = read_request(body, languages=service.languages, most_characters=service.limits.text_characters)
-        voice = service.voices.find(speech.voice)
-        facts = SpeechFacts()
-        work = partial(speak, speech=speech, voice=voice, facts=facts)
+        facts, outcome = SpeechFacts(), "cut_off"
         try:
-            async with service.run(work, client, receive) as job:
-                await self._answer(job, speech, facts, send)
-        finally:
+            service.limiter.count(client)
+            check_media_type(request, "application/json")
+            # Taken only when all has come: a body that does not come shall hold no place, and such a body is small.
+            service.places.check(client)
+            body = await read_body(request, service.limits.body_bytes, service.limits.body_s)
+            speech = read_request(body, languages=service.languages, most_characters=service.limits.text_characters)
             kind = f"{speech.format_name}{', streamed' if speech.is_streamed else ''}"
-            scope[FACTS] += [f"{len(speech.text)} characters", speech.language, kind, facts.describe()]
+            scope[FACTS] += [f"{len(speech.text)} characters", speech.language, kind]
+            voice = service.voices.find(speech.voice)
+            work = partial(speak, speech=speech, voice=voice, facts=facts, first_codes=service.first_codes)
+            async with service.run(work, client, receive) as job:
+                outcome = await self._answer(job, speech, facts, send)
+        except Exception as error:
+            is_left = isinstance(error, ClientDisconnect)
+            outcome = (
+                "left" if is_left else "failed" if answer_error(error).status_code == INTERNAL.status else "refused"
+            )
+            raise
+        finally:
+            service.metrics.count(outcome, facts)
+            scope[FACTS] += [facts.describe()] if scope[FACTS] else []
 
-    async def _answer(
-        self, job: Job[Synthesizer, bytes], speech: SpeechRequest, facts: SpeechFacts, send: Send
-    ) -> None:
+    async def _answer(self, job: Job[Synthesizer, bytes], speech: SpeechRequest, facts: SpeechFacts, send: Send) -> str:
+        """Sends the sound, and says how it ended."""
         # Before the status is sent: until the first sound, everything that goes wrong can be told.
         part: bytes | None = await anext(job)
         rate_hz = speech.sound.choose_rate(self._service.rate_hz)
@@ -296,6 +311,8 @@ class SpeechRoute:
                 waited_s = time.perf_counter() - started
                 part = await anext(job, None)
             await send({"type": "http.response.body"})
+            return "spoken"
+        return "cut_off"
 
 
 def make_page() -> Response:
@@ -319,6 +336,7 @@ def build_application(service: Service, *, token: str | None, hosts: Sequence[st
         routes=[
             Route("/", make_page(), methods=["GET"]),
             Route("/healthz", service.check_health, methods=["GET"]),
+            Route("/metrics", service.show_metrics, methods=["GET"]),
             Route("/v1/models", service.list_models, methods=["GET"]),
             Route("/v1/audio/voices", service.list_voices, methods=["GET"]),
             Route("/v1/audio/voices", service.add_voice, methods=["POST"]),

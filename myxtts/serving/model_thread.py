@@ -1,7 +1,7 @@
 """The one thread that owns the model: it loads it, and everything TensorFlow does happens in it. This room's only thread.
 
-A request becomes a job. The event loop submits it and awaits its results; the thread works through the jobs one by one,
-and between two results looks whether anybody still wants more.
+A request becomes a job. The event loop submits it and awaits its results; the thread gives every job a turn, then does what they
+share, a code of each sentence, and before each turn looks whether anybody still wants more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Model = TypeVar("Model")
 Result = TypeVar("Result")
 
 STOP_SECONDS = 60.0
-"""A batch of long sentences cannot be interrupted, and takes about as long on a slow machine."""
+"""A recording that is being cloned cannot be interrupted, nor what is being compiled."""
 
 MODEL_DIED = "The model has failed; the server's log says how. The server must be started again: tell its operator."
 
@@ -41,11 +41,12 @@ class Job(Generic[Model, Result]):
     """Some work for the thread, and its results for the event loop that made it.
 
     Results are not held back from a slow reader: the model would wait for it, and so would everybody in the queue. None is a
-    result that is not handed on, and only gives the thread a moment to look whether it should go on.
+    result that is not handed on, and only ends the job's turn.
     """
 
     def __init__(self, work: Callable[[Model], Generator[Result | None, None, None]]):
         self._work = work
+        self._under_way: Generator[Result | None, None, None] | None = None
         self._loop = asyncio.get_running_loop()
         self._results: asyncio.Queue[Result | Exception] = asyncio.Queue()
         self._is_cancelled = threading.Event()
@@ -61,25 +62,28 @@ class Job(Generic[Model, Result]):
         return item
 
     def cancel(self) -> None:
-        """Ends the job at its next result. Whoever awaits one gets `JobCancelled`. Call it in the event loop."""
+        """Ends the job before its next turn. Whoever awaits one gets `JobCancelled`. Call it in the event loop."""
         if not self._is_cancelled.is_set():
             self._is_cancelled.set()
             self._results.put_nowait(JobCancelled())
 
-    def run(self, model: Model, is_stopping: threading.Event) -> None:
-        """Does the work, in the thread."""
+    def take_turn(self, model: Model, is_stopping: threading.Event) -> bool:
+        """Works up to the next result, in the thread, and says whether there may be more."""
         try:
-            with contextlib.closing(self._work(model)) as results:
-                while not (self._is_cancelled.is_set() or is_stopping.is_set()):
-                    try:
-                        result = next(results)
-                    except StopIteration:
-                        return self.hand_over(StopAsyncIteration())
-                    if result is not None:
-                        self.hand_over(result)
-            self.hand_over(JobCancelled())
+            if self._under_way is None:
+                self._under_way = self._work(model)
+            if self._is_cancelled.is_set() or is_stopping.is_set():
+                self._under_way.close()
+                raise JobCancelled
+            if (result := next(self._under_way)) is not None:
+                self.hand_over(result)
+        except StopIteration:
+            self.hand_over(StopAsyncIteration())
         except Exception as error:  # noqa: BLE001  the border of the thread: whoever awaits the job gets the error
             self.hand_over(error)
+        else:
+            return True
+        return False
 
     def hand_over(self, item: Result | Exception) -> None:
         """Gives whoever awaits the job its next result, or ends it."""
@@ -89,13 +93,18 @@ class Job(Generic[Model, Result]):
 
 
 class ModelThread(Generic[Model]):
-    """Runs jobs, one after the other, in the thread that opens the model, and closes it at the end.
+    """Runs jobs, turn by turn, in the thread that opens the model, and closes it at the end; `share` is what they have in common, done
+    after each round.
 
     Where `has_died`, the model has failed: nothing is spoken any more, and jobs are only dropped.
     """
 
-    def __init__(self, open_model: Callable[[], AbstractContextManager[Model]]):
-        self._open_model = open_model
+    def __init__(
+        self,
+        open_model: Callable[[], AbstractContextManager[Model]],
+        share: Callable[[Model], None] = lambda model: None,
+    ):
+        self._open_model, self._share = open_model, share
         self._jobs: queue.SimpleQueue[Job[Model, object] | None] = queue.SimpleQueue()
         self._loaded: Future[Model] = Future()
         self._is_stopping = threading.Event()
@@ -108,12 +117,12 @@ class ModelThread(Generic[Model]):
         return self._loaded.result()
 
     def submit(self, job: Job[Model, Result]) -> Job[Model, Result]:
-        """Puts a job at the end of the queue."""
+        """Lets a job take turns from the next round on."""
         self._jobs.put(job)  # type: ignore[arg-type]  # the queue does not care for what a job gives
         return job
 
     def stop(self, timeout_s: float = STOP_SECONDS) -> None:
-        """Ends the job under way at its next result, drops those that wait, and ends the thread."""
+        """Ends all jobs before their next turn, and ends the thread."""
         self._is_stopping.set()
         self._jobs.put(None)
         self._thread.join(timeout_s)
@@ -121,18 +130,32 @@ class ModelThread(Generic[Model]):
             raise ModelThreadError(f"The model is still busy {timeout_s:g} s after it was asked to stop.")
 
     def _run(self) -> None:
-        job = None
+        jobs: list[Job[Model, object]] = []
         try:
             with self._open_model() as model:
                 self._loaded.set_result(model)
-                while (job := self._jobs.get()) is not None:
-                    job.run(model, self._is_stopping)
+                while self._collect(jobs):
+                    jobs[:] = [job for job in jobs if job.take_turn(model, self._is_stopping)]
+                    self._share(model)
+                for job in jobs:
+                    job.take_turn(model, self._is_stopping)
         except BaseException as error:  # noqa: BLE001  the border of the thread: `start` raises it, or the log has it
             if not self._loaded.done():
                 return self._loaded.set_exception(error)
             _log.critical("The model has failed: nothing is spoken any more.", exc_info=error)
             # Before anybody is told: who asks for the server's health then must not hear that all is well.
             self.has_died = True
-            while job is not None:
-                job.hand_over(ModelThreadError(MODEL_DIED))
-                job = self._jobs.get()
+            while True:
+                for job in jobs:
+                    job.hand_over(ModelThreadError(MODEL_DIED))
+                jobs.clear()
+                if not self._collect(jobs):
+                    return None
+
+    def _collect(self, jobs: list[Job[Model, object]]) -> bool:
+        """Takes in what was submitted; waits where there is nothing else to do. False when it is time to stop."""
+        while not (jobs and self._jobs.empty()):
+            if (job := self._jobs.get()) is None:
+                return False
+            jobs.append(job)
+        return True

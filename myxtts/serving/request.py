@@ -75,7 +75,7 @@ class ApiError(Exception):
         self.kind, self.param = kind, param
 
 
-PATHS = "POST /v1/audio/speech; GET /v1/audio/voices; POST /v1/audio/voices; GET /v1/models; GET /healthz; GET /"
+PATHS = "POST /v1/audio/speech; GET /v1/audio/voices; POST /v1/audio/voices; GET /v1/models; GET /healthz; GET /metrics; GET /"
 
 
 def answer_error(error: Exception) -> Response:
@@ -219,7 +219,7 @@ class SpeechFacts:
 
     asked: float = field(default_factory=time.perf_counter)
     waited_s: float | None = None
-    """In the queue."""
+    """For its first turn."""
     first_sound_s: float | None = None
     seconds: float = 0.0
     """Of speech."""
@@ -240,17 +240,18 @@ class SpeechFacts:
 
 
 def speak(
-    synthesizer: Synthesizer, speech: SpeechRequest, voice: Voice, facts: SpeechFacts
+    synthesizer: Synthesizer, speech: SpeechRequest, voice: Voice, facts: SpeechFacts, first_codes: int
 ) -> Generator[bytes | None, None, None]:
     """The bytes of the answer: as the sound is made, or all of them at the end."""
 
     def take_samples() -> Iterator[NDArray[np.float32]]:
-        # Whole answers are made piece by piece in batches, which is faster and gives the same sound.
-        say = synthesizer.stream if speech.is_streamed else synthesizer.speak_in_turn
-        for chunk in say(speech.text, voice, speech.language, speech.settings):
+        for chunk in chunks:
             facts.note(chunk, synthesizer.rate_hz)
             yield chunk.samples
 
     facts.waited_s = time.perf_counter() - facts.asked
-    encode = encode_stream if speech.is_streamed else encode_whole
-    yield from encode(take_samples(), speech.sound, synthesizer.rate_hz)
+    encode, codes = (encode_stream, first_codes) if speech.is_streamed else (encode_whole, None)
+    asked = speech.text, voice, speech.language, speech.settings
+    # Closed at the end, however it comes, so that the model says no more of it.
+    with contextlib.closing(synthesizer.join_batch(*asked, first_codes=codes)) as chunks:
+        yield from encode(take_samples(), speech.sound, synthesizer.rate_hz)

@@ -9,7 +9,6 @@ import ipaddress
 import logging
 import signal
 import socket
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -61,6 +60,8 @@ class ServerSettings:
     """Folder of voice files and recordings."""
     allow_upload: bool = False
     """To let clients clone voices."""
+    first_codes: int = 6
+    """Codes, of 46 ms, of the first chunk of a stream."""
     limits: ServingLimits = field(default_factory=ServingLimits)
 
     def __post_init__(self) -> None:
@@ -71,6 +72,8 @@ class ServerSettings:
             )
         if not 0 <= self.port <= 65535:
             raise ServerStartError(f"--port must be from 0 to 65535, but is {self.port}.")
+        if not 1 <= self.first_codes <= 1000:
+            raise ServerStartError(f"--first-chunk must be from 1 to 1000 codes, but is {self.first_codes}.")
 
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -146,13 +149,23 @@ def run_server(
             for voice in list(voices.values())[:1]:
                 # Compiles what the first request would otherwise wait for.
                 language = choose_language(None, synthesizer.languages)
-                deque(synthesizer.stream(WARM_UP_TEXT, voice, language, SpeechSettings(max_codes=2)), maxlen=0)
+                for _ in synthesizer.join_batch(
+                    WARM_UP_TEXT, voice, language, SpeechSettings(max_codes=2), first_codes=1
+                ):
+                    synthesizer.batch.step()
             yield synthesizer
 
-    thread = ModelThread(open_warm)
+    thread = ModelThread(open_warm, share=lambda synthesizer: synthesizer.batch.step())
     synthesizer = thread.start()
     try:
-        service = Service(thread, synthesizer, voices, settings.limits, allow_upload=settings.allow_upload)
+        service = Service(
+            thread,
+            synthesizer,
+            voices,
+            settings.limits,
+            allow_upload=settings.allow_upload,
+            first_codes=settings.first_codes,
+        )
         # Before anybody is told: clients that come at once wait until they are taken.
         listener.listen()
         tell_ready(synthesizer, service.voices.names)

@@ -96,5 +96,5 @@ def _resample(chunks: Iterable[NDArray[np.float32]], from_hz: int, to_hz: int) -
         return
     stream = soxr.ResampleStream(from_hz, to_hz, 1, dtype="float32")
     for samples in chunks:
-        yield stream.resample_chunk(samples)
+        yield stream.resample_chunk(samples) if len(samples) else samples
     yield stream.resample_chunk(np.zeros(0, np.float32), last=True)

@@ -8,6 +8,7 @@ import http.client
 import json
 import socket
 import threading
+import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -101,7 +102,8 @@ def host(
     asked = ServerSettings(port=0, limits=ServingLimits(**{"requests_per_minute": 10_000, **limits}), **settings)
     with contextlib.ExitStack() as stack:
         thread = thread or stack.enter_context(run_thread(synthesizer))
-        service = Service(thread, synthesizer, voices, asked.limits, allow_upload=asked.allow_upload)
+        chosen = {"allow_upload": asked.allow_upload, "first_codes": asked.first_codes}
+        service = Service(thread, synthesizer, voices, asked.limits, **chosen)
         server = make_server(build_application(service, token=asked.token, hosts=list_hosts(asked)), asked.limits)
         listener = bind_socket(asked)
         # From here on clients may come: they wait until the server takes them.
@@ -136,6 +138,7 @@ class GatedSynthesizer:
     rate_hz = RATE_HZ
     languages = ("en", "fa")
     speakers = ()
+    batch = types.SimpleNamespace(codes=0, saying=(), waiting=())
 
     def __init__(self, chunks: int = 5, error: Exception | None = None):
         self.gate = threading.Semaphore(0)
@@ -145,22 +148,25 @@ class GatedSynthesizer:
         """Nobody let it go on, nor told it to stop."""
         self._chunks, self._error = chunks, error
 
-    def stream(self, text: str, voice: Voice, language: str, settings: Any) -> Iterator[SpeechChunk]:
+    def join_batch(
+        self, text: str, voice: Voice, language: str, settings: Any, *, first_codes: int | None
+    ) -> Iterator[SpeechChunk]:
+        chunks = []
         try:
             for index in range(self._chunks):
                 self.was_forgotten = not self.gate.acquire(timeout=WAIT_S)
                 assert not self.was_forgotten
                 self.made += 1
-                yield SpeechChunk(np.full(CHUNK_SAMPLES, (index + 1) / 10, np.float32))
+                chunks.append(SpeechChunk(np.full(CHUNK_SAMPLES, (index + 1) / 10, np.float32)))
+                # Whole pieces, as the real one makes them: nothing comes before all of it was made.
+                if first_codes is not None:
+                    yield chunks.pop()
             if self._error:
                 raise self._error
+            yield from chunks
             yield SpeechChunk(np.zeros(0, np.float32), SpokenPiece(text, self._chunks, False, 0.1 * self._chunks))
         finally:
             self.ended.set()
-
-    def speak_in_turn(self, text: str, voice: Voice, language: str, settings: Any) -> Iterator[SpeechChunk]:
-        """Whole pieces, as the real one makes them: nothing comes before all of it was made."""
-        return iter(list(self.stream(text, voice, language, settings)))
 
     def open_gate(self) -> None:
         self.gate.release(10_000)

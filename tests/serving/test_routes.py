@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from myxtts.errors import SpeechRequestError
+from myxtts.serving import metrics
 from myxtts.serving.model_thread import MODEL_DIED
+from myxtts.serving.request import SpeechFacts
 from tests.serving.hosting import CHUNK_SAMPLES, VOICE, WAIT_S, GatedSynthesizer, give_up, host, run_thread
 
 SPEECH = "/v1/audio/speech"
@@ -274,3 +276,44 @@ def test_the_page_loads_nothing_but_itself(client):
     assert policy.startswith("default-src 'none'")
     assert "unsafe" not in policy
     assert "://" not in answer.body.decode()
+
+
+def test_prometheus_is_told_what_was_spoken_and_how_requests_ended(synthesizer, client):
+    def read():
+        answer = client.ask("GET", "/metrics")
+        assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        lines = answer.body.decode().splitlines()
+        kinds = {line.split()[2]: line.split()[3] for line in lines if line.startswith("# TYPE ")}
+        figures = {name: float(figure) for name, figure in (line.rsplit(" ", 1) for line in lines if line[0] != "#")}
+        for name in figures:
+            plain = name.partition("{")[0]
+            assert plain in kinds or kinds[plain.rpartition("_")[0]] == "histogram"
+        return figures
+
+    synthesizer.gate.release()
+    response = client.open("POST", SPEECH, ORDER)
+    response.read(44)
+    assert read()["myxtts_requests_in_hand"] == 1
+    give_up(response)
+    client.wait_for_requests(0)
+    synthesizer.open_gate()
+    assert synthesizer.ended.wait(WAIT_S)
+    statuses = [client.speak().status, client.speak(voice="Nobody").status, client.ask("POST", SPEECH, b"{").status]
+    assert statuses == [200, 400, 415]
+    figures = read()
+    ends = {name: figures[f'myxtts_requests_total{{outcome="{name}"}}'] for name in metrics.OUTCOMES}
+    assert ends == {"spoken": 1, "refused": 2, "failed": 0, "left": 0, "cut_off": 1}
+    assert figures["myxtts_first_sound_seconds_count"] == 2
+    assert figures['myxtts_first_sound_seconds_bucket{le="+Inf"}'] == 2
+    assert (
+        figures['myxtts_first_sound_seconds_bucket{le="0.05"}']
+        <= figures['myxtts_first_sound_seconds_bucket{le="30.0"}']
+    )
+    assert 0.6 <= figures["myxtts_speech_seconds_total"] <= 0.7
+    assert figures["myxtts_requests_in_hand"] == 0
+    assert figures["myxtts_private_memory_bytes"] > 10_000_000
+    for most_s, count in ((0.05, 1), (0.1, 1), (0.2, 2)):
+        facts, own = SpeechFacts(first_sound_s=0.11), metrics.ServingMetrics()
+        own.count("spoken", SpeechFacts(first_sound_s=0.01))
+        own.count("spoken", facts)
+        assert f'bucket{{le="{most_s}"}} {count}\n' in own.write(synthesizer.batch, 0)
