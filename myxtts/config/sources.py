@@ -104,7 +104,7 @@ def read_yaml(path: Path) -> dict[str, GivenValue]:
     for section, values in (content or {}).items():
         place = f"{path}:{lines.get(str(section), 1)}"
         if "." in str(section):
-            heading, _, name = section.partition(".")
+            heading, _, name = str(section).partition(".")
             advice = f'Write "{name}" indented under "{heading}:".'
             raise ConfigError((f"{section} ({place})", f"is not a section. {advice}"))
         if isinstance(values, dict):

@@ -67,8 +67,8 @@ _log = logging.getLogger(__name__)
 
 DROP_REPORT_NAME = "drop_report.json"
 FROM_NOTHING = (
-    "Starting from nothing. Before it says sentences that it was not trained on, a model needs hours of speech and millions of "
-    "codes: the voice that comes with MyXTTS has learnt from 24 hours and 8 million. --init-from base starts from that voice."
+    "Starting from nothing. Before it says sentences that it was not trained on, a model needs tens of hours of speech and more than "
+    "ten million codes. --init-from base starts from the voice that comes with MyXTTS, which can speak."
 )
 
 

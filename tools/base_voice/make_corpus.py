@@ -16,6 +16,7 @@ from pathlib import Path
 
 import soundfile
 
+from myxtts.files import open_file_atomically
 from tools.make_demo_corpus import RATE_HZ, VOICES, finish_audio, speak_text
 
 KEPT_OUT = 200
@@ -53,7 +54,9 @@ def main() -> None:
     metadata = chosen.out / "metadata.csv"
     lines = metadata.read_text(encoding="utf-8").splitlines()[1:] if metadata.exists() else []
     lines += [f"{name}|{text}|{text}|{chosen.voice}|{chosen.language}" for name, text in spoken]
-    metadata.write_text("\n".join([HEADER, *dict.fromkeys(lines)]) + "\n", encoding="utf-8")
+    # A line cut short by a kill would stay for ever.
+    with open_file_atomically(metadata) as file:
+        file.write(("\n".join([HEADER, *dict.fromkeys(lines)]) + "\n").encode())
     print(f"{metadata}: {len(spoken)} of {len(texts)} texts are spoken by {chosen.voice}")
 
 
