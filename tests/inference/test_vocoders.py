@@ -12,13 +12,14 @@ from myxtts.inference.synthesizer import STREAM_CODES
 from myxtts.inference.vocoders import DecoderVocoder, MelVocoder
 from myxtts.inference.voices import Voice
 from myxtts.models.waveform import change_speed
+from myxtts.serving.server import ServerSettings
 from tests.inference.builders import build_reference_xtts
 
 RNG = np.random.default_rng(2)
 CODES = RNG.integers(0, 64, 72).astype(np.int32)
 LATENTS = RNG.normal(0, 1, (72, 64)).astype(np.float32)
 VOICE = Voice(np.zeros((32, 64), np.float32), RNG.normal(0, 0.1, 64).astype(np.float32))
-STEPS = [3, 23, 35, 36, 58, 72]
+STEPS = [3, 6, 15, 23, 35, 36, 58, 72]
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +53,10 @@ def test_rough_sound_in_steps_is_the_same_to_the_last_bit(xtts):
     np.testing.assert_array_equal(np.concatenate(render_in_steps(vocoder, 1.3, STEPS)), whole)
 
 
-def test_the_first_chunk_of_a_stream_is_heard(vocoder):
-    """Less than a second of speech has been made by then."""
-    first = vocoder.start(VOICE, 1.0).render(CODES[:STREAM_CODES], LATENTS[:STREAM_CODES], is_last=False)
-    assert len(first) / vocoder.rate_hz > 0.3
+@pytest.mark.parametrize(("codes", "heard_s"), [(ServerSettings().first_codes, 0.07), (STREAM_CODES, 0.18)])
+def test_the_first_chunk_of_a_stream_is_heard(vocoder, codes, heard_s):
+    first = vocoder.start(VOICE, 1.0).render(CODES[:codes], LATENTS[:codes], is_last=False)
+    assert len(first) / vocoder.rate_hz > heard_s
 
 
 @pytest.mark.parametrize("speed", [1.0, 0.8])

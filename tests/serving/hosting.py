@@ -159,8 +159,7 @@ class GatedSynthesizer:
                 self.made += 1
                 chunks.append(SpeechChunk(np.full(CHUNK_SAMPLES, (index + 1) / 10, np.float32)))
                 # Whole pieces, as the real one makes them: nothing comes before all of it was made.
-                if first_codes is not None:
-                    yield chunks.pop()
+                yield SpeechChunk(np.zeros(0, np.float32)) if first_codes is None else chunks.pop()
             if self._error:
                 raise self._error
             yield from chunks
