@@ -40,7 +40,7 @@ FEWEST_CLIPS = 8
 """For a median, or a voice, that says something."""
 
 VOICE_SPREAD_DB = (1.17, 0.99, 0.81, 0.46, 0.69, 0.47, 0.41, 0.31, 0.31, 0.30, 0.31, 0.30, 0.26)
-"""Of the mean cepstra of one speaker's clips of 5 s, without the level: of nine speakers in three languages."""
+"""Of the mean cepstra of one speaker's clips of 5 s, without the level: of nine speakers in two languages."""
 MOST_VOICE_DISTANCE = 2.0
 """From the speaker most clips are of, in such spreads; 1 is usual. One clip of a hundred of the same speaker is farther away."""
 
