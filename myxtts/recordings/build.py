@@ -230,7 +230,8 @@ def _take_out(book: ClipBook) -> Iterator[tuple[BookedClip, Samples]]:
     for recording in book.recordings:
         clips = [clip for clip in book.clips if clip.source == recording.path and not clip.figures]
         spans = [ClipSpan(clip.start, clip.end) for clip in clips]
-        yield from zip(clips, read_spans(Path(recording.path), spans), strict=True)
+        if clips:
+            yield from zip(clips, read_spans(Path(recording.path), spans), strict=True)
 
 
 def _read_clips(root: Path, book: ClipBook) -> Iterator[tuple[BookedClip, Samples]]:

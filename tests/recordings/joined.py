@@ -77,7 +77,7 @@ def join(path, clips, texts, fillers=(make_silence,), *, seconds=(0.4, 1.0), rat
             add(clips[number], places)
     sound = np.concatenate(parts) + 1e-4 * random.standard_normal(now)
     if rate_hz != RATE_HZ:
-        # Told wrong: speech that is a little faster is speech too.
+        # Played at another rate: speech that is a little faster is speech too.
         scale = RATE_HZ / rate_hz
         places, gaps = ([(start * scale, end * scale) for start, end in each] for each in (places, gaps))
     soundfile.write(path, np.stack([sound * (1 - 0.3 * n) for n in range(channels)], axis=1), rate_hz)
@@ -90,7 +90,7 @@ def hear_nothing_new(path, language):
 
 
 def hear_until_killed(path, language):
-    """Ends the process at the fifth clip; with `MYXTTS_TEST_ASKED`, a file that counts the clips over all processes."""
+    """Ends the process at the fifth clip, counted over all processes in a file."""
     with open(os.environ["ASKED_FILE"], "a+") as file:
         file.write("x")
         file.flush()

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -14,9 +15,16 @@ from myxtts.recordings import build
 from myxtts.recordings.book import read_book, write_corpus
 from myxtts.recordings.judging import LEVEL_DB, describe_voice, measure_sound, measure_voices
 from tests.recordings.joined import join, read_speech
-from tests.support.kills import run_killed
+from tests.support.processes import run_python
 
 EARS = "tests.recordings.joined:"
+KILLED = """
+import sys
+from myxtts.cli.main import main
+from myxtts.recordings import build
+build.SAVE_SECONDS = 0.0
+main(["corpus", *sys.argv[1:]])
+"""
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +79,8 @@ def test_a_killed_run_goes_on_and_ends_as_one_that_was_not(tmp_path, talk, monke
     asked = tmp_path / "asked"
     monkeypatch.setenv("ASKED_FILE", str(asked))
     words = [talk.path, "--recogniser", f"{EARS}hear_until_killed", "--out"]
-    assert run_killed(lambda: run(*words, tmp_path / "killed"), lambda: None)
+    killed = run_python(["-c", KILLED, *map(str, words), str(tmp_path / "killed")], os.environ)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert not (tmp_path / "killed" / "metadata.csv").exists()
     run(*words, tmp_path / "killed")
     # The clip that was asked about when the process died, and no other, is asked about again.
