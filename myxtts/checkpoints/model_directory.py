@@ -9,6 +9,7 @@ vocab.json          the tokenizer's vocabulary, where there is one
 speakers.safetensors  named voices, where there are any
 config.json         what the imported file said about itself, where it was imported
 manifest.json       format, sizes, checksums
+int8.safetensors    kernels of 8 bits, kept by who spoke with them
 """
 
 from __future__ import annotations
@@ -67,7 +68,10 @@ CONFIG_NAME = "config.yaml"
 SOURCE_CONFIG_NAME = "config.json"
 VOCABULARY_NAME = "vocab.json"
 SPEAKERS_NAME = "speakers.safetensors"
-FILE_NAMES = (MODEL_NAME, DVAE_NAME, CONFIG_NAME, SOURCE_CONFIG_NAME, VOCABULARY_NAME, SPEAKERS_NAME, MANIFEST_NAME)
+INT8_NAME = "int8.safetensors"
+FILE_NAMES = (
+    MODEL_NAME, DVAE_NAME, CONFIG_NAME, SOURCE_CONFIG_NAME, VOCABULARY_NAME, SPEAKERS_NAME, INT8_NAME, MANIFEST_NAME,
+)  # fmt: skip
 """All that a model consists of. A training checkpoint has more."""
 _MAX_MANIFEST_BYTES = 2**20
 _COPY_AGAIN = "Copy the directory again."

@@ -109,7 +109,8 @@ def run(arguments: argparse.Namespace) -> int:
             from myxtts.evaluation.evaluate import JSON_NAME, PAGE_NAME, run_evaluation
             from myxtts.inference.synthesizer import load_synthesizer
 
-            synthesizer = load_synthesizer(material.directory, vocoder=arguments.vocoder)
+            synthesizer = load_synthesizer(material.directory, vocoder=arguments.vocoder, engine=arguments.engine)
+            tell(synthesizer.engine_note)
             tell_code_limit(request.settings, synthesizer.most_codes)
             evaluation = run_evaluation(request, material, judges, synthesizer, partial(show_progress, "Sentence"))
     if arguments.json:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from myxtts.cli.parser import Parser
-from myxtts.cli.speaking import CONSENT, add_checkpoint_flag, add_lexicon_flag, add_vocoder_flag, open_speaking_device
+from myxtts.cli.speaking import CONSENT, add_checkpoint_flag, add_engine_flags, add_lexicon_flag, open_speaking_device
 from myxtts.errors import MachineError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def add_flags(parser: Parser) -> None:
             f"--{name.replace('_', '-')}", metavar="N", type=int, default=default, help=f"{help} (default: {default})"
         )
     add_lexicon_flag(parser)
-    add_vocoder_flag(parser)
+    add_engine_flags(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -99,6 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
         address = name_address(listener)
 
         def tell_ready(synthesizer: Synthesizer, voices: tuple[str, ...]) -> None:
+            print(synthesizer.engine_note)
             print(synthesizer.vocoder.how)
             print(synthesizer.speaker_note)
             print(f"Voices: {', '.join(voices) or 'none but uploads'}. {CONSENT}")
@@ -111,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
             with open_speaking_device(rehearsal=arguments.rehearsal):
                 from myxtts.inference.synthesizer import load_synthesizer
 
-                yield load_synthesizer(model, vocoder=arguments.vocoder, lexicon=lexicon)
+                yield load_synthesizer(model, vocoder=arguments.vocoder, lexicon=lexicon, engine=arguments.engine)
 
         run_server(listener, settings, open_synthesizer, tell_ready)
     print("Stopped.")

@@ -107,7 +107,8 @@ def run(arguments: argparse.Namespace) -> int:
     with open_speaking_device(rehearsal=arguments.rehearsal):
         from myxtts.inference.synthesizer import load_synthesizer
 
-        synthesizer = load_synthesizer(model, vocoder=arguments.vocoder, lexicon=lexicon)
+        synthesizer = load_synthesizer(model, vocoder=arguments.vocoder, lexicon=lexicon, engine=arguments.engine)
+        _tell(synthesizer.engine_note)
         _tell(synthesizer.vocoder.how)
         _tell(synthesizer.speaker_note)
         tell_code_limit(settings, synthesizer.most_codes)

@@ -28,8 +28,9 @@ from myxtts.devices.runtime import is_on_cpu
 from myxtts.errors import UnableToSpeakError, VoiceError
 from myxtts.inference.batching import SentenceBatch
 from myxtts.inference.cloning import CHUNK_SECONDS, VoiceCloner, describe_speaker
-from myxtts.inference.generation import CodeGenerator, GeneratedRow, Generator, Row, choose_penalty
-from myxtts.inference.rows import TensorRows
+from myxtts.inference.engine import KeptFile
+from myxtts.inference.engine_rows import EngineChoice, open_decoders
+from myxtts.inference.generation import GeneratedRow, Row, choose_penalty
 from myxtts.inference.speech import (
     NO_LEXICON,
     PUBLISHED_CLIP_SECONDS,
@@ -65,8 +66,8 @@ NOTHING_YET = SpeechChunk(np.zeros(0, np.float32))
 class Synthesizer:
     """A model that speaks: its weights (a GPT, and a waveform decoder or a DVAE), its vocabulary, and named voices.
 
-    Everything it says has `rate_hz`: 24 kHz by a waveform decoder, else 22.05 kHz. `vocoder.how` and `speaker_note` say in words
-    what makes the sound, and where speaker embeddings come from.
+    Everything it says has `rate_hz`: 24 kHz by a waveform decoder, else 22.05 kHz. `vocoder.how`, `speaker_note` and
+    `engine_note` say in words what makes the sound, where speaker embeddings come from, and what decodes.
 
     Example:
         >>> synthesizer = load_synthesizer("runs/mine/best")
@@ -86,6 +87,8 @@ class Synthesizer:
         chunk_seconds: float = CHUNK_SECONDS,
         vocoder: VocoderChoice = "auto",
         lexicon: Lexicon = NO_LEXICON,
+        engine: EngineChoice = "float32",
+        int8_file: KeptFile | None = None,
     ):
         self.xtts, self.tokenizer, self._lexicon = xtts, tokenizer, lexicon
         self._speakers = speakers or {}
@@ -95,8 +98,8 @@ class Synthesizer:
         self._limits = PieceLimits(size.max_text_tokens, size.max_new_codes, clip_seconds, joins_sentences=is_published)
         self._cloner = VoiceCloner(xtts, chunk_seconds=chunk_seconds)
         penalty = choose_penalty(is_published=is_published)
-        self._generator: Generator = CodeGenerator(xtts.gpt, usual_penalty=penalty)
-        self.batch = SentenceBatch(TensorRows(xtts.gpt, self._generator.most_rows), size, usual_penalty=penalty)
+        self._generator, rows, self.engine_note = open_decoders(xtts.gpt, engine, usual_penalty=penalty, file=int8_file)
+        self.batch = SentenceBatch(rows, size, usual_penalty=penalty)
         mel_vocoder = MelVocoder(xtts.dvae, xtts.mel_norms.numpy()) if xtts.dvae else None
         self.vocoder = choose_vocoder(vocoder, xtts.decoder, mel_vocoder)
         self.rate_hz = self.vocoder.rate_hz
@@ -330,6 +333,7 @@ def load_synthesizer(
     verify_checksums: bool = True,
     vocoder: VocoderChoice = "auto",
     lexicon: Lexicon = NO_LEXICON,
+    engine: EngineChoice = "auto",
 ) -> Synthesizer:
     """The model in a directory, ready to speak; of a run's folder its best checkpoint.
 
@@ -352,6 +356,8 @@ def load_synthesizer(
         chunk_seconds=min(CHUNK_SECONDS, data.prompt_seconds),
         vocoder=vocoder,
         lexicon=lexicon,
+        engine=engine,
+        int8_file=KeptFile(directory),
     )
 
 

@@ -184,7 +184,7 @@ def speak_at_end(folder: Path, corpus: Corpus, *, could_speak: bool) -> Spoken |
     path, reference = folder / SPOKEN_NAME, corpus.find_file(voice)
     try:
         with get_device_context("/CPU:0"):
-            synthesizer = load_synthesizer(folder, verify_checksums=False)
+            synthesizer = load_synthesizer(folder, verify_checksums=False, engine="float32")
             speech = synthesizer.speak(text, synthesizer.clone_voice([reference]), language)
         soundfile.write(path, np.clip(speech.samples, -1, 1), synthesizer.rate_hz, subtype="PCM_16")
     except (MyXTTSError, OSError, MemoryError, soundfile.LibsndfileError, tf.errors.OpError) as error:
