@@ -95,6 +95,7 @@ def test_a_client_that_goes_while_it_waits_is_never_spoken_for(synthesizer, clie
     speaking.join(WAIT_S)
     assert client.speak().status == 200
     assert synthesizer.made == 10
+    assert 'myxtts_requests_total{outcome="left"} 1' in client.ask("GET", "/metrics").body.decode()
 
 
 def test_a_full_queue_says_when_to_ask_again(synthesizer):
@@ -317,3 +318,4 @@ def test_prometheus_is_told_what_was_spoken_and_how_requests_ended(synthesizer, 
         own.count("spoken", SpeechFacts(first_sound_s=0.01))
         own.count("spoken", facts)
         assert f'bucket{{le="{most_s}"}} {count}\n' in own.write(synthesizer.batch, 0)
+        assert "first_sound_seconds_sum 0.120000\n" in own.write(synthesizer.batch, 0)
