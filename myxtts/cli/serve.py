@@ -76,13 +76,18 @@ def add_flags(parser: Parser) -> None:
     add_engine_flags(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def require_server_packages(command: str) -> None:
+    """Raises `MissingServerPackageError` where the extra of a command, called like it, is not installed."""
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingServerPackageError(
-            f"`myxtts serve` needs {' and '.join(PACKAGES)}, but {missing[0]} is not installed. Install the extra: "
-            "pip install 'myxtts[serve]'"
+            f"`myxtts {command}` needs {' and '.join(PACKAGES)}, but {missing[0]} is not installed. Install the extra: "
+            f"pip install 'myxtts[{command}]'"
         )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    require_server_packages("serve")
     from myxtts.inference.speech import find_speaking_model
     from myxtts.serving.server import bind_socket, name_address, run_server
     from myxtts.serving.voices import check_voice_files

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import os
 import secrets
 import webbrowser
 from pathlib import Path
 
 from myxtts.cli.parser import Parser
-from myxtts.cli.serve import PACKAGES, MissingServerPackageError
+from myxtts.cli.serve import require_server_packages
 from myxtts.cli.speaking import CONSENT
 from myxtts.errors import CommandLineError
 
@@ -38,12 +37,7 @@ def add_flags(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise MissingServerPackageError(
-            f"`myxtts studio` needs {' and '.join(PACKAGES)}, but {missing[0]} is not installed. Install the extra: "
-            "pip install 'myxtts[studio]'"
-        )
+    require_server_packages("studio")
     if arguments.max_upload < 1:
         raise CommandLineError(f"--max-upload must be 1 MB or more, but is {arguments.max_upload}.")
     from myxtts.serving.server import ServerSettings, bind_socket, name_address
