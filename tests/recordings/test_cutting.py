@@ -67,6 +67,10 @@ def test_speech_is_cut_at_each_sure_pause_and_at_the_longest_others_where_it_is_
     spans = choose_spans(make_speech(3.0, 0.8, 5.0, 0.2, 4.0, 0.3, 5.0, 0.2, 3.0))
     assert [round(last(span), 1) for span in spans] == [3.1, 9.3, 8.2]
     assert not any(span.is_forced for span in spans)
+    assert [(round(last(span)), span.is_forced) for span in choose_spans(make_speech(8.0, 0.15, 9.0))] == [
+        (8, False),
+        (9, False),
+    ]
 
 
 def test_what_is_too_short_is_joined_with_a_near_neighbour():
