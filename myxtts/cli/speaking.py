@@ -23,7 +23,10 @@ CONSENT = (
 )
 
 SAMPLING_FLAGS = {
-    "temperature": (float, "below 1 keeps to what is likely, above 1 strays from it (default: 0.75)"),
+    "temperature": (
+        float,
+        "below 1 keeps to what is likely, above 1 strays from it (default: 0.75; 0.5 for a model trained from scratch)",
+    ),
     "top_k": (int, "draw among so many of the likeliest codes; 0 is all (default: 50)"),
     "top_p": (float, "draw among the likeliest codes that make up this share (default: 0.85)"),
     "repetition_penalty": (
@@ -33,6 +36,11 @@ SAMPLING_FLAGS = {
     "speed": (float, "above 1 speaks faster (default: 1)"),
     "seed": (int, "equal seeds say the same in the same way (default: 0)"),
     "max_codes": (int, "longest piece, in codes of 46 ms (default: what the model can)"),
+    "retries": (
+        int,
+        "how often a doubtful sentence is said again, the best take kept; with --stream it then waits for each sentence "
+        "(default: 3 for a model trained from scratch, else 0; 0 with --stream)",
+    ),
     "sentence_pause": (float, "seconds between sentences (default: the lexicon's, else 0.2)"),
     "paragraph_pause": (float, "seconds between paragraphs (default: the lexicon's, else 0.6)"),
 }

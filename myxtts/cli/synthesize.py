@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,17 +23,19 @@ from myxtts.cli.speaking import (
     read_speech_settings,
     tell_code_limit,
 )
-from myxtts.errors import CommandLineError
-from myxtts.files import MOST_TEXT_BYTES, FileError, WriteError, open_file_atomically, read_text
+from myxtts.errors import CommandLineError, EvaluationError
+from myxtts.files import MOST_TEXT_BYTES, FileError, WriteError, open_file_atomically, open_scratch_folder, read_text
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from myxtts.inference.speech import SpeechChunk, SpokenPiece
+    from myxtts.inference.synthesizer import SpeechCheck
 
 STANDARD_INPUT = "-"
 OUT_SUFFIXES = (".wav", ".flac")
+TIME_SUFFIXES = (".json", ".srt", ".vtt")
 LONGEST_NAME = 255
 """Of a voice."""
 
@@ -74,6 +77,14 @@ def add_flags(parser: Parser) -> None:
         action="store_true",
         help="write samples to standard output as they are made: 16 bit, mono, no header",
     )
+    parser.add_argument(
+        "--word-times", metavar="FILE", type=Path, help="write when each word is said, as .json, .srt or .vtt"
+    )
+    parser.add_argument(
+        "--check-speech",
+        metavar="COMMAND",
+        help="a recogniser, as `evaluate --recogniser-command` takes it: it decides which take of a sentence is kept",
+    )
     add_speaking_flags(parser)
 
 
@@ -84,13 +95,10 @@ def run(arguments: argparse.Namespace) -> int:
     from myxtts.text.lexicon import read_lexicon
 
     settings, lexicon = read_speech_settings(arguments), read_lexicon(arguments.lexicon)
-    out = arguments.out
-    if not arguments.stream and out.suffix.lower() not in OUT_SUFFIXES:
-        raise CommandLineError(f"--out must end in {' or '.join(OUT_SUFFIXES)}, but is {out}.")
-    if not arguments.stream and not out.parent.is_dir():
-        raise CommandLineError(
-            f"--out {out} must lie in a folder that is there, but {out.parent} is not. Make it first."
-        )
+    _require_writable("--out", None if arguments.stream else arguments.out, OUT_SUFFIXES)
+    _require_writable("--word-times", arguments.word_times, TIME_SUFFIXES)
+    if arguments.check_speech is not None and (settings.greedy or settings.retries == 0):
+        raise CommandLineError("--check-speech must have takes to choose from: leave out --greedy and --retries 0.")
     if arguments.stream and sys.stdout.isatty():
         raise CommandLineError(
             "--stream must go to a player or a file, but standard output is a terminal. Pipe it, for example to "
@@ -104,10 +112,12 @@ def run(arguments: argparse.Namespace) -> int:
     is_file = os.path.lexists(voice) or os.sep in voice or voice.endswith(".safetensors") or len(voice) > LONGEST_NAME
     kept = load_voice(voice) if is_file else None
     model = find_speaking_model(arguments.checkpoint)
-    with open_speaking_device(rehearsal=arguments.rehearsal):
+    with _open_check(arguments) as check, open_speaking_device(rehearsal=arguments.rehearsal):
         from myxtts.inference.synthesizer import load_synthesizer
 
-        synthesizer = load_synthesizer(model, vocoder=arguments.vocoder, lexicon=lexicon, engine=arguments.engine)
+        synthesizer = load_synthesizer(
+            model, vocoder=arguments.vocoder, lexicon=lexicon, engine=arguments.engine, check=check
+        )
         _tell(synthesizer.engine_note)
         _tell(synthesizer.vocoder.how)
         _tell(synthesizer.speaker_note)
@@ -122,13 +132,15 @@ def run(arguments: argparse.Namespace) -> int:
             _tell(f"Voice: {arguments.save_voice}; use it with --voice. {CONSENT}")
         say = synthesizer.stream if arguments.stream else synthesizer.speak_in_turn
         started = time.perf_counter()
-        chunks = say(text, speaker, arguments.language, settings)
+        chunks = say(text, speaker, arguments.language, settings, timed=arguments.word_times is not None)
         if arguments.stream:
             # Before the first sample, which has no header to say it: a player at another rate speaks too high or too low.
             _tell(f"Stream: to hear it, pipe it to: aplay -r {synthesizer.rate_hz} -f S16_LE -c 1")
             written = _write_chunks(chunks, _write_samples)
         else:
             written = write_file(chunks, arguments.out, synthesizer.rate_hz)
+    if arguments.word_times is not None:
+        write_times(arguments.word_times, written, synthesizer.rate_hz)
     _report(written, synthesizer.rate_hz, time.perf_counter() - started, arguments)
     return 0
 
@@ -137,8 +149,45 @@ class Written(NamedTuple):
     """What came out."""
 
     samples: int
-    pieces: list[SpokenPiece]
+    pieces: list[tuple[int, SpokenPiece]]
+    """With the number of samples that each ends behind."""
     first_sound_s: float | None
+
+
+def _require_writable(flag: str, path: Path | None, suffixes: Sequence[str]) -> None:
+    if path is not None and path.suffix.lower() not in suffixes:
+        raise CommandLineError(f"{flag} must end in {' or '.join(suffixes)}, but is {path}.")
+    if path is not None and not path.parent.is_dir():
+        raise CommandLineError(
+            f"{flag} {path} must lie in a folder that is there, but {path.parent} is not. Make it first."
+        )
+
+
+@contextmanager
+def _open_check(arguments: argparse.Namespace) -> Iterator[SpeechCheck | None]:
+    """What a recogniser misses of a text in samples, as a share of its words; None where none is asked for."""
+    if arguments.check_speech is None:
+        yield None
+        return
+    from myxtts.audio.resampling import resample_clip
+    from myxtts.evaluation.judges import JUDGE_RATE_HZ, RECOGNISER, JudgeChoice, open_judge
+    from myxtts.evaluation.scores import score_transcript
+    from myxtts.evaluation.sentences import write_wav
+
+    with open_scratch_folder("check") as folder, ExitStack() as stack:
+        try:
+            judge = stack.enter_context(open_judge(RECOGNISER, JudgeChoice(command=arguments.check_speech)))
+        except EvaluationError as error:
+            raise CommandLineError(str(error).replace("--recogniser-command", "--check-speech")) from error
+        assert judge is not None
+
+        def check(text: str, samples: NDArray[np.float32], rate_hz: int) -> float:
+            write_wav(folder / "take.wav", resample_clip(samples, rate_hz, JUDGE_RATE_HZ), JUDGE_RATE_HZ)
+            heard = judge.ask(folder / "take.wav", arguments.language)
+            words, _ = score_transcript(text, heard, arguments.language)
+            return words["errors"] / max(words["length"], 1)
+
+        yield check
 
 
 def _tell(line: str) -> None:
@@ -177,13 +226,14 @@ def _write_samples(samples: NDArray[np.float32]) -> None:
 
 def _write_chunks(chunks: Iterator[SpeechChunk], write: Callable[[NDArray[np.float32]], object]) -> Written:
     started, first_sound_s = time.perf_counter(), None
-    samples, pieces = 0, []
+    samples = 0
+    pieces: list[tuple[int, SpokenPiece]] = []
     for chunk in chunks:
         if len(chunk.samples):
             write(chunk.samples)
             first_sound_s = first_sound_s or time.perf_counter() - started
         samples += len(chunk.samples)
-        pieces += [chunk.piece] if chunk.piece else []
+        pieces += [(samples, chunk.piece)] if chunk.piece else []
     return Written(samples, pieces, first_sound_s)
 
 
@@ -202,6 +252,41 @@ def write_file(chunks: Iterator[SpeechChunk], path: Path, rate_hz: int) -> Writt
         raise CommandLineError(f"--out {path} cannot be written: {error}.") from error
     except WriteError as error:
         raise CommandLineError(f"--out {path} cannot be written: {error.reason}.") from error
+
+
+def write_times(path: Path, written: Written, rate_hz: int) -> None:
+    """Writes when each word is said: as JSON by sentences, as subtitles one for each word."""
+    pieces = [
+        (piece, start_s := end / rate_hz - piece.seconds, [word.shift(start_s) for word in piece.words])
+        for end, piece in written.pieces
+    ]
+    words = [word for _, _, words in pieces for word in words]
+    if path.suffix.lower() == ".json":
+        found = [
+            {"text": piece.text, "start": round(start_s, 3), "end": round(start_s + piece.seconds, 3), "words": [
+                {"word": word.word, "start": round(word.start_s, 3), "end": round(word.end_s, 3)} for word in words
+            ]}
+            for piece, start_s, words in pieces
+        ]  # fmt: skip
+        text = json.dumps({"pieces": found}, ensure_ascii=False, indent=1) + "\n"
+    else:
+        comma, head = (",", "") if path.suffix.lower() == ".srt" else (".", "WEBVTT\n\n")
+        text = head + "\n".join(
+            f"{number}\n{_show_time(word.start_s, comma)} --> {_show_time(word.end_s, comma)}\n{word.word}\n"
+            for number, word in enumerate(words, start=1)
+        )
+    try:
+        with open_file_atomically(path) as file:
+            file.write(text.encode())
+    except WriteError as error:
+        raise CommandLineError(f"--word-times {path} cannot be written: {error.reason}.") from error
+    _tell(f"Word times: {path}, {len(words)} words")
+
+
+def _show_time(seconds: float, comma: str) -> str:
+    milliseconds = round(seconds * 1000)
+    minutes, milliseconds = divmod(milliseconds, 60_000)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{milliseconds // 1000:02}{comma}{milliseconds % 1000:03}"
 
 
 @contextmanager
@@ -227,7 +312,13 @@ def _report(written: Written, rate_hz: int, elapsed_s: float, arguments: argpars
     )
     if arguments.stream and written.first_sound_s is not None:
         _tell(f"First sound after {written.first_sound_s:.2f} s.")
-    for piece in (each for each in written.pieces if not each.stopped):
+    for _, piece in written.pieces:
+        if piece.doubts:
+            _tell(
+                f"Warning: doubtful, also in the best take: {'; '.join(piece.doubts)}: {piece.text!r}. Try more --retries."
+            )
+        if piece.stopped:
+            continue
         _tell(
             f"Warning: the model did not come to an end within {piece.codes} codes ({piece.seconds:.1f} s) and was cut off "
             f"at: {piece.text!r}. Try another --seed, a lower --temperature, or train longer."

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from myxtts.inference.generation import PUBLISHED_PENALTY, GeneratedRow, Row
+from myxtts.inference.generation import PUBLISHED_PENALTY, GeneratedRow, Row, choose_temperature
 from myxtts.inference.rows import HeardRows, RowDecoder
 from myxtts.inference.speech import SpeechSettings
 from myxtts.models.decoding import ALWAYS_SEEN
@@ -156,7 +156,7 @@ def choose_code(
     scores_V = np.where(seen_V, lowered_V, logits_V)
     if settings.greedy:
         return int(scores_V.argmax())
-    scores_V /= np.float32(settings.temperature)
+    scores_V /= np.float32(choose_temperature(settings))
     codes = np.arange(len(scores_V))
     if 0 < settings.top_k < len(codes):
         codes = np.flatnonzero(scores_V >= np.partition(scores_V, -settings.top_k)[-settings.top_k])

@@ -13,12 +13,14 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from myxtts.inference.following import Following
 from myxtts.inference.speech import SpeechSettings, choose_bucket, choose_rows
 from myxtts.inference.voices import Voice
 from myxtts.models.decoding import Decoding, Greedy, Sampling, continue_decoding, specify_decoding, start_decoding
 from myxtts.models.gpt import GPT
 from myxtts.models.sizes import PROMPT_LATENTS, GPTSize
 
+PUBLISHED_TEMPERATURE = 0.75
 PUBLISHED_PENALTY = 5.0
 """For repetitions, of the published v2 model."""
 SCRATCH_PENALTY = 1.0
@@ -55,6 +57,8 @@ class GeneratedRow:
     latents_MC: NDArray[np.float32]
     stopped: bool
     is_last: bool = True
+    following: Following | None = None
+    """How it went through its text, once that was looked at."""
 
 
 class Generator(Protocol):
@@ -173,11 +177,16 @@ def make_rule(settings: SpeechSettings, usual_penalty: float = PUBLISHED_PENALTY
     if settings.greedy:
         return Greedy(penalty)
     return Sampling(
-        temperature=tf.constant(settings.temperature, tf.float32),
+        temperature=tf.constant(choose_temperature(settings), tf.float32),
         top_k=tf.constant(settings.top_k, tf.int32),
         top_p=tf.constant(settings.top_p, tf.float32),
         repetition_penalty=penalty,
     )
+
+
+def choose_temperature(settings: SpeechSettings) -> float:
+    """The temperature to draw at: that of the published model unless another is given."""
+    return PUBLISHED_TEMPERATURE if settings.temperature is None else settings.temperature
 
 
 def choose_penalty(*, is_published: bool) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,18 @@ from myxtts.text.sentences import PARAGRAPH_END, ends_sentence, split_pauses, sp
 from myxtts.text.tokenizer import Tokenizer
 
 
+class TimedWord(NamedTuple):
+    """A word as it was written, and when it is said, in seconds from the beginning of its piece."""
+
+    word: str
+    start_s: float
+    end_s: float
+
+    def shift(self, seconds: float) -> TimedWord:
+        """The same, so much later."""
+        return TimedWord(self.word, self.start_s + seconds, self.end_s + seconds)
+
+
 @dataclass(frozen=True)
 class SpokenPiece:
     """One piece of a text after it was spoken."""
@@ -29,6 +42,10 @@ class SpokenPiece:
     stopped: bool
     """Whether the model came to an end by itself. If not, it was cut off, and its end may be missing or babble."""
     seconds: float
+    doubts: tuple[str, ...] = ()
+    """What speaks against the best take, where it was looked at, in words."""
+    words: tuple[TimedWord, ...] = ()
+    """When each word is said, from the beginning of the piece, where that was asked for."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +84,18 @@ def to_pcm16(samples: NDArray[np.float32]) -> bytes:
 WHOLE_LIMIT = 2**31
 """Whole numbers reach the device as 32 bits."""
 
+MOST_RETRIES = 100
+
 _SHOWN = 40
 """Characters of a number in a message. (As a float, a whole number of 400 digits is none.)"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpeechSettings:
-    """How codes are drawn and how fast they are spoken. The defaults are those of the published v2 model."""
+    """How codes are drawn and how fast they are spoken. The defaults are those of the published v2 model, or suit the one that speaks."""
 
-    temperature: float = 0.75
-    """Below 1 keeps to what is likely, above 1 strays from it."""
+    temperature: float | None = None
+    """Below 1 keeps to what is likely, above 1 strays from it. None is what suits the model."""
     top_k: int = 50
     """So many of the likeliest codes take part in a draw; 0 lets all."""
     top_p: float = 0.85
@@ -91,6 +110,9 @@ class SpeechSettings:
     """Equal seeds say the same in the same way."""
     max_codes: int | None = None
     """Longest piece in codes of 46 ms; without it, what the model can say at most."""
+    retries: int | None = None
+    """How often a doubtful piece is said again, with other draws, and the best take kept. None is what suits: in a stream none, for
+    it would be held back until each piece is whole."""
     sentence_pause: float | None = None
     """Seconds between sentences, each of which is then said on its own; None is what the lexicon has, else 0.2 between pieces."""
     paragraph_pause: float | None = None
@@ -105,6 +127,7 @@ class SpeechSettings:
             ("speed", 0.25, 4.0),
             ("seed", 0, WHOLE_LIMIT - 1),
             ("max_codes", 1, math.inf),
+            ("retries", 0, MOST_RETRIES),
             ("sentence_pause", 0.0, MOST_PAUSE_SECONDS),
             ("paragraph_pause", 0.0, MOST_PAUSE_SECONDS),
         ):

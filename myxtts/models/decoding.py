@@ -5,6 +5,7 @@ D channels of a head, V vocabulary."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -190,6 +191,26 @@ def specify_decoding(decoding: Decoding) -> Decoding:
     batch, heads, _, width = specs.keys[0].shape
     caches = tuple(tf.TensorSpec([batch, heads, None, width], cache.dtype) for cache in specs.keys)
     return specs._replace(keys=caches, values=caches, bias_BS=tf.TensorSpec([batch, None], specs.bias_BS.dtype))
+
+
+def read_attention(gpt: GPT, prompt_1PC: tf.Tensor, text_1T: tf.Tensor, codes_1M: tf.Tensor) -> tf.Tensor:
+    """How much each code attended to each token of its text when it was chosen, in every head of every block: (K, M, T + 2).
+
+    Reads all codes at once, whatever has said them: the same numbers as one at a time, without a cache.
+    """
+    text = gpt.frame_prefix_text(text_1T)
+    prefix_1SC = gpt.embed_prefix(prompt_1PC, text.inputs_BL)
+    start_11 = tf.fill([1, 1], tf.cast(gpt.size.start_audio_token, codes_1M.dtype))
+    x_1SC = tf.concat([prefix_1SC, gpt.embed_audio(tf.concat([start_11, codes_1M[:, :-1]], 1))], 1)
+    bias = make_causal_bias(tf.ones(measure(x_1SC)[:2], tf.bool))
+    first, end = measure(prompt_1PC)[1], measure(prefix_1SC)[1]
+    x_NC, weights = x_1SC[0], list[tf.Tensor]()
+    for block in gpt.blocks:
+        q, k, v = block.make_qkv(x_NC, 1)
+        scores = tf.cast(tf.matmul(q[:, :, end:], k, transpose_b=True), tf.float32) / math.sqrt(q.shape[-1])
+        weights.append(tf.nn.softmax(scores + bias[:, :, end:])[0, :, :, first:end])
+        x_NC = block.finish(x_NC, attend(q, k, v, bias))
+    return tf.concat(weights, 0)
 
 
 def _make_room(now: Decoding) -> Decoding:

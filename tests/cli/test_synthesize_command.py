@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import signal
 import subprocess
 import sys
@@ -14,11 +15,11 @@ from myxtts.cli.devices import describe_single_device
 from myxtts.cli.main import make_parser
 from myxtts.cli.output import show_progress
 from myxtts.cli.speaking import tell_code_limit
-from myxtts.cli.synthesize import write_file
+from myxtts.cli.synthesize import Written, write_file, write_times
 from myxtts.devices.plan import DeviceUse, PlanRequest
 from myxtts.devices.planning import plan_devices
 from myxtts.errors import CommandLineError
-from myxtts.inference.speech import SpeechChunk, SpeechSettings
+from myxtts.inference.speech import SpeechChunk, SpeechSettings, SpokenPiece, TimedWord
 from myxtts.inference.synthesizer import load_synthesizer
 from tests.devices.test_plan import make_machine
 from tests.inference.builders import CONFIG, write_small_model
@@ -48,6 +49,7 @@ def spoken(folder):
     return run_synthesize(
         "--checkpoint", folder / "model", "--text", TEXT, "--reference", folder / "voice.wav", "--reference",
         folder / "voice.wav", "--out", folder / "out.wav", "--save-voice", folder / "voice.safetensors", "--max-codes", 12,
+        "--retries", 0, "--word-times", folder / "times.json",
     )  # fmt: skip
 
 
@@ -82,7 +84,43 @@ def test_a_stream_from_standard_input_is_the_sound_of_the_file(folder, spoken):
     streamed = np.frombuffer(result.stdout, "<i2").astype(np.int32)
     written = soundfile.read(folder / "out.wav", dtype="int16")[0].astype(np.int32)
     assert streamed.shape == written.shape
+    (first, second) = json.loads((folder / "times.json").read_text())["pieces"]
+    assert [word["word"] for word in second["words"]] == ["This", "is", "the", "second", "sentence."]
+    assert first["end"] + 0.2 == pytest.approx(second["start"], abs=0.002)
+    assert second["start"] <= second["words"][0]["start"] <= second["words"][-1]["end"] <= second["end"]
+    assert second["end"] == pytest.approx(len(written) / 22050, abs=0.002)
     assert np.max(np.abs(streamed - written)) <= 2
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a.srt", "1\n01:01:01,500 --> 01:01:02,000\nHi\n\n2\n01:01:02,000 --> 01:01:02,250\nyou.\n"),
+        ("a.VTT", "WEBVTT\n\n1\n01:01:01.500 --> 01:01:02.000\nHi\n\n2\n01:01:02.000 --> 01:01:02.250\nyou.\n"),
+    ],
+)
+def test_word_times_are_subtitles_counted_from_the_beginning_of_the_sound(tmp_path, name, expected):
+    words = (TimedWord("Hi", 0.5, 1.0), TimedWord("you.", 1.0, 1.25))
+    piece = SpokenPiece("Hi you.", 30, True, 1.5, (), words)
+    rate_hz = 1000
+    write_times(tmp_path / name, Written(3_662_500 + 300, [(3_662_500, piece)], None), rate_hz)
+    assert (tmp_path / name).read_text() == expected
+
+
+def test_a_recogniser_chooses_the_take(folder):
+    hear = f"{sys.executable} -c 'print(\"hello there\")' {{wav}}"
+    result = run_synthesize(
+        "--checkpoint", folder / "model", "--text", "Hello there.", "--reference", folder / "voice.wav", "--out",
+        folder / "heard.wav", "--max-codes", 12, "--check-speech", hear,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "doubtful" not in result.stderr, "all words were heard"
+    hear = hear.replace("hello there", "good night")
+    result = run_synthesize(
+        "--checkpoint", folder / "model", "--text", "Hello there.", "--reference", folder / "voice.wav", "--out",
+        folder / "heard.wav", "--max-codes", 12, "--check-speech", hear, "--retries", 1,
+    )  # fmt: skip
+    assert "doubtful, also in the best take: 100% of its words were not heard: 'Hello there.'" in result.stderr
 
 
 @pytest.mark.soak
@@ -115,6 +153,9 @@ def test_a_named_voice_says_the_text_of_a_file(folder):
     ("flags", "message"),
     [
         ({"--text": "  "}, "something to say"),
+        ({"--word-times": "times.txt"}, "--word-times must end in .json or .srt or .vtt, but is times.txt"),
+        ({"--check-speech": "listen", "--retries": "0"}, "leave out --greedy and --retries 0"),
+        ({"--check-speech": "no-such-program"}, "--check-speech must be a program, but there is no"),
         (
             {"--text": None, "--text-file": "no.txt"},
             "no.txt: there is no such file. Check the path, and the case of its letters. Give a file of UTF-8",

@@ -5,7 +5,15 @@ import pytest
 import tensorflow as tf
 
 from myxtts.models import decoding as decoding_module
-from myxtts.models.decoding import Greedy, Sampling, continue_decoding, generate, specify_decoding, start_decoding
+from myxtts.models.decoding import (
+    Greedy,
+    Sampling,
+    continue_decoding,
+    generate,
+    read_attention,
+    specify_decoding,
+    start_decoding,
+)
 from myxtts.models.gpt import GPT, SequenceTooLongError
 from myxtts.models.weights import load_checkpoint_arrays
 from tests.models.reference import GPT_SIZE, differ, load_case, load_state
@@ -112,3 +120,27 @@ def test_sixteen_bit_weights_say_nearly_the_same(arrays):
     said = tf.function(generate, autograph=False)(half, prompt, text, rule=Greedy(), max_codes=12)
     np.testing.assert_array_equal(said.codes_BM, arrays["out/codes_stops"][:, :12])
     assert 0 < differ(said.latents_BMC, arrays["out/latents_stops"][:, :12]) < 0.03
+
+
+def test_attention_read_at_once_is_that_of_one_code_at_a_time(gpt, arrays, monkeypatch):
+    seen, attend_cached = [], decoding_module.attend_cached
+
+    def watch(q, k, v, bias):
+        scores = tf.matmul(q, k, transpose_b=True) / np.sqrt(q.shape[-1]) + bias[:, None, None]
+        seen.append(tf.nn.softmax(scores)[0, :, 0].numpy())
+        return attend_cached(q, k, v, bias)
+
+    monkeypatch.setattr(decoding_module, "attend_cached", watch)
+    prompt, text = tf.constant(arrays["in/cond_latents"][:1]), tf.constant(arrays["in/text_stops"][:1], tf.int32)
+    said = start_decoding(gpt, prompt, text, rule=Greedy(), max_codes=12)
+    while said.count < 12:
+        hidden, said = decoding_module._read_last_code(gpt, decoding_module._make_room(said))
+        said = decoding_module._say(gpt, said, hidden, Greedy())
+    attention = read_attention(gpt, prompt, text, said.codes_BM).numpy()
+    blocks, heads, first, tokens = len(gpt.blocks), GPT_SIZE.heads, prompt.shape[1], text.shape[1] + 2
+    assert attention.shape == (blocks * heads, 12, tokens)
+    for code in range(1, 12):
+        stepwise = np.concatenate(
+            [each[:, first : first + tokens] for each in seen[(code - 1) * blocks : code * blocks]]
+        )
+        np.testing.assert_allclose(attention[:, code], stepwise, atol=1e-5)
