@@ -60,6 +60,7 @@ def test_words_left_out_repeated_and_babble_are_doubted_and_nothing_else():
     count = len(ids) + 2
     words = TextFollower(None, TOKENIZER).find_words(ids)
     assert [word.text for word in words] == ["ab", "cd", "ef", "gh"]
+    assert [TOKENIZER.decode(ids[word.first - 1 : word.end - 1]) for word in words] == ["ab", "cd", "ef", "gh"]
     whole = [token for token in range(count) for _ in range(2)]
     assert find_doubts(whole, count) == []
     without = [token for token in whole if not words[2].first <= token < words[2].end]
@@ -159,7 +160,7 @@ def test_a_stream_looks_only_where_retries_are_asked_for(model):
 
 
 def test_a_recogniser_decides_where_there_is_one(model):
-    answers, heard = [0.5, 0.25, 1.0, 0.25], []
+    answers, heard = [0.5, 0.25, 1.0, 0.5], []
 
     def check(text, samples, rate_hz):
         heard.append((text, rate_hz, len(samples)))
@@ -169,7 +170,6 @@ def test_a_recogniser_decides_where_there_is_one(model):
     speech = say(model, Takes(good=(0, 2)))
     assert speech.pieces[0].doubts == ("25% of its words were not heard",)
     assert [each[:2] for each in heard] == [("Hello.", 22050)] * 4
-    assert len(speech.samples) == heard[3][2], "the better liked of the two that were heard best"
 
 
 @pytest.fixture(scope="module")
