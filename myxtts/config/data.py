@@ -65,12 +65,6 @@ class DataConfig(Section):
     batch_size: int = setting(
         8, "clips in a batch of usual length (default: by model size; fine-tuning 3)", "--batch-size", within=(1, 65536)
     )
-    short_first: int = setting(
-        0,
-        "epochs, from the first on, in which batches of short clips come before those of long ones",
-        "--short-first EPOCHS",
-        within=(0, 1000),
-    )
     num_workers: WholeOrAuto = setting("auto", "reader processes", "--num-workers", within=(0, 1024))
     prefetch_buffer_size: WholeOrAuto = setting(
         "auto",

@@ -222,7 +222,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     CONFIGURATION: (),
     "corpus": (
         "data.val_data", "data.vocabulary", "data.min_clip_seconds", "data.max_clip_seconds", "data.max_text_length",
-        "data.prompt_seconds", "data.prompt_from", "data.short_first", "data.strict", "data.follow_symlinks",
+        "data.prompt_seconds", "data.prompt_from", "data.strict", "data.follow_symlinks",
     ),
     "reading and batches": (
         "data.num_workers", "data.pipeline_buffer_size", "data.prefetch_buffer_size", "data.model_start_delay",

@@ -234,7 +234,6 @@ def collect_run_data(
         plans[0],
         seed=seed,
         accumulation=config.training.gradient_accumulation_steps,
-        short_first=config.data.short_first,
     )
     return RunData(
         train=train,

@@ -118,8 +118,6 @@ class IndexSampler:
     _: KW_ONLY
     seed: int
     accumulation: int = 1
-    short_first: int = 0
-    """Epochs, from the first on, in which batches of short clips come before those of long ones."""
 
     def __post_init__(self) -> None:
         plan = self.plan
@@ -166,8 +164,7 @@ class IndexSampler:
         # Bucket in the upper 8 bits, hash below: one sort does both.
         keys = (self.plan.bucket_of_clip.astype(np.uint64) << np.uint64(56)) | (clip_hash >> np.uint64(8))
         batch_hash = hash_words(self.seed, _BATCH_ORDER, epoch, np.arange(len(self._batch_ends)))
-        length = self._bucket_of_batch if epoch < self.short_first else np.zeros_like(self._bucket_of_batch)
-        return np.argsort(keys, kind="stable").astype(np.int32), np.lexsort((batch_hash, length))
+        return np.argsort(keys, kind="stable").astype(np.int32), np.argsort(batch_hash, kind="stable")
 
 
 class Position(NamedTuple):

@@ -47,7 +47,7 @@ _RULES: Mapping[Rule, Sequence[str]] = {
         "model.dropout",
         # Which clips, in which batches, padded how far.
         "data.language", "data.vocabulary", "data.min_clip_seconds", "data.max_clip_seconds", "data.max_text_length",
-        "data.prompt_seconds", "data.prompt_from", "data.batch_size", "data.short_first", "data.pad_to_fixed_length",
+        "data.prompt_seconds", "data.prompt_from", "data.batch_size", "data.pad_to_fixed_length",
         "data.augment_gain_db", "data.augment_noise_db", "data.augment_speed", "data.augment_frame_masks",
         "data.augment_band_masks",
         # Not rounding: half precision loses small updates altogether, and its loss scale skips steps.

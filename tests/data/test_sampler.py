@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,19 +42,6 @@ def test_accumulation_only_groups_the_same_micro_batches(sampler, accumulation):
     assert epoch(grouped) == epoch(single)
     rows = [micro_batch.first_row for micro_batch in grouped.make_batch(0).micro_batches]
     assert rows == np.cumsum([0, *(len(clips) for clips in list_rows(grouped.make_batch(0))[:-1])]).tolist()
-
-
-@pytest.mark.parametrize("accumulation", [1, 3])
-def test_short_clips_may_come_first_and_later_epochs_are_as_ever(accumulation):
-    plan = plan_buckets(*make_ljspeech_lengths(400), batch_size=8)
-    usual, sampler = (IndexSampler(plan, seed=1, accumulation=accumulation, short_first=epochs) for epochs in (0, 2))
-    for epoch in range(3):
-        steps = range(epoch * sampler.steps_per_epoch, (epoch + 1) * sampler.steps_per_epoch)
-        (batches, others) = ([each.make_batch(step) for step in steps] for each in (sampler, usual))
-        turns = [part.bucket_number for batch in batches for part in batch.micro_batches]
-        assert (turns == sorted(turns)) == (epoch < 2)
-        rows = [sorted(rows for batch in each for rows in list_rows(batch)) for each in (batches, others)]
-        assert rows[0] == rows[1], "only their order is another one"
 
 
 def test_epochs_and_seeds_shuffle_differently():
