@@ -66,7 +66,7 @@ NOTHING_YET = SpeechChunk(np.zeros(0, np.float32))
 
 RETRIES = 3
 SCRATCH_SETTINGS = {"temperature": 0.5, "retries": RETRIES}
-"""What suits a model trained from scratch: of the base voice's words a recogniser misheard 24 % at the published temperature, 21 % at
+"""What suits a model trained from scratch: of an earlier base voice's words a recogniser misheard 24 % at the published temperature, 21 % at
 this one, and 17 % in the best of four takes. Nobody has measured retries for the published model, which takes far longer for each."""
 SMALL_WEIGHTS = 30_000_000
 """Of the blocks of a GPT. Up to these, several takes at once cost little more than one: the best is kept even where none is doubtful."""
