@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from myxtts.inference.generation import PUBLISHED_PENALTY, GeneratedRow, Row, choose_temperature
+from myxtts.inference.generation import PUBLISHED_PENALTY, GeneratedRow, Row, choose_temperature, limit_codes
 from myxtts.inference.rows import HeardRows, RowDecoder
 from myxtts.inference.speech import SpeechSettings
 from myxtts.models.decoding import ALWAYS_SEEN
@@ -24,7 +24,7 @@ class SentenceRow:
 
     def __init__(self, row: Row, settings: SpeechSettings, owner: object, size: GPTSize):
         self.row, self.settings, self.owner = row, settings, owner
-        self.limit = min(settings.max_codes or size.max_new_codes, size.max_new_codes)
+        self.limit = limit_codes(settings, size)
         self.place: int | None = None
         self.codes: list[int] = []
         self.latents: list[NDArray[np.float32]] = []

@@ -96,7 +96,7 @@ class CodeGenerator:
         inputs = self._pad(rows)
         rule = make_rule(settings, self._usual_penalty)
         say = self._compile(self._trace_all, inputs, rule)
-        said = say(inputs, rule, tf.constant(self._limit_codes(settings)))
+        said = say(inputs, rule, tf.constant(limit_codes(settings, self._gpt.size)))
         codes_BM, latents_BMC, lengths_B, stopped_B = (tensor.numpy() for tensor in said)
         return [
             GeneratedRow(codes_BM[row, :length].astype(np.int32), latents_BMC[row, :length], bool(stopped_B[row]))
@@ -104,7 +104,7 @@ class CodeGenerator:
         ]
 
     def stream(self, row: Row, settings: SpeechSettings, codes: int) -> Iterator[GeneratedRow]:
-        rule, limit = make_rule(settings, self._usual_penalty), self._limit_codes(settings)
+        rule, limit = make_rule(settings, self._usual_penalty), limit_codes(settings, self._gpt.size)
         inputs = self._pad([row])
         decoding = self._compile(self._trace_start, inputs, rule)(inputs, rule)
         while True:
@@ -116,10 +116,6 @@ class CodeGenerator:
             yield GeneratedRow(codes_M, decoding.latents_BMC[0, :count].numpy(), stopped, is_last)
             if is_last:
                 return
-
-    def _limit_codes(self, settings: SpeechSettings) -> int:
-        most = self._gpt.size.max_new_codes
-        return most if settings.max_codes is None else min(settings.max_codes, most)
 
     def _pad(self, rows: Sequence[Row]) -> Inputs:
         # Rows that fill up repeat the last one, so that they stop when it does.
@@ -182,6 +178,11 @@ def make_rule(settings: SpeechSettings, usual_penalty: float = PUBLISHED_PENALTY
         top_p=tf.constant(settings.top_p, tf.float32),
         repetition_penalty=penalty,
     )
+
+
+def limit_codes(settings: SpeechSettings, size: GPTSize) -> int:
+    """The most codes of a piece."""
+    return size.max_new_codes if settings.max_codes is None else min(settings.max_codes, size.max_new_codes)
 
 
 def choose_temperature(settings: SpeechSettings) -> float:

@@ -43,12 +43,11 @@ FORM_BYTES = 256 << 10
 FORM_S = 30.0
 MOST_FIELDS = 1000
 
-_ENTER = (
-    '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=/"><title>MyXTTS studio</title>'
-)
+_HEAD = '<!doctype html><meta charset="utf-8"><title>MyXTTS studio</title><link rel="icon" href="data:,">'
+_ENTER = f'{_HEAD}<meta http-equiv="refresh" content="0;url=/">'
 """Not a redirection: followed from another site's link, the browser would keep the cookie back."""
 _REFUSAL = (
-    '<!doctype html><meta charset="utf-8"><title>MyXTTS studio</title><link rel="icon" href="data:,"><p>Open the address that <code>myxtts studio</code> '
+    f"{_HEAD}<p>Open the address that <code>myxtts studio</code> "
     'has printed: it holds the token.</p><p dir="rtl" lang="fa">نشانی‌ای را باز کنید که <code>myxtts studio</code> چاپ کرده است: رمز در آن است.</p>'
 )
 
