@@ -9,6 +9,7 @@ import pytest
 from myxtts.studio import door
 from tests.serving.hosting import read_answer
 from tests.studio.hosting import BYTES, DEMO, TOKEN, host_studio
+from tests.support.tiny_run import wait_for
 
 CLIP = (DEMO / "slt_01.flac").read_bytes()
 
@@ -141,7 +142,7 @@ def test_a_client_that_stops_sending_is_left_and_nothing_stays(client, root, mon
         connection.sendall(make_head(client, "Content-Length: 5000") + CLIP[:100])
         connection.shutdown(socket.SHUT_RDWR)
     assert client.ask("GET", "/recordings").status == 200
-    assert list_files(root) == []
+    wait_for(lambda: list_files(root) == [], lambda: True, "what a lost client had sent stays")
 
 
 def test_a_full_disk_is_told_and_nothing_stays(client, root, monkeypatch):
