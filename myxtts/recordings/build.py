@@ -32,9 +32,11 @@ from myxtts.inference.speech import to_pcm16
 from myxtts.recordings.book import (
     ASIDE_FOLDER,
     BOOK_NAME,
+    LOCK_NAME,
     BookedClip,
     BookedRecording,
     ClipBook,
+    hold_corpus,
     read_book,
     write_book,
     write_corpus,
@@ -147,27 +149,34 @@ def _open_book(out: Path | None, fresh: ClipBook) -> Iterator[tuple[ClipBook, Ca
         yield fresh, lambda _: None
         return
     recover_folder(out)
+    if not (out / BOOK_NAME).exists():
+        require_free_folder(out, [LOCK_NAME])
+    with hold_corpus(out):
+        book = _begin_book(out, fresh)
+        saved = time.monotonic()
+
+        def save(at_once: bool) -> None:
+            nonlocal saved
+            if at_once or time.monotonic() - saved > SAVE_SECONDS:
+                write_book(out, book)
+                saved = time.monotonic()
+
+        yield book, save
+
+
+def _begin_book(out: Path, fresh: ClipBook) -> ClipBook:
     book = fresh
     if not (out / BOOK_NAME).exists():
-        require_free_folder(out)
         write_book(out, book)
     else:
-        book = read_book(out)
+        book = read_book(out, is_check=not fresh.recordings)
         if (book.identity, book.language, book.recogniser) != (fresh.identity, fresh.language, fresh.recogniser):
             was = ", ".join(each.path for each in book.recordings[:3]) + (", ..." if len(book.recordings) > 3 else "")
             raise CorpusError(
                 f"{out} holds what was made of something else, or otherwise ({was or 'a check'}; language {book.language}, recogniser "
                 f"{book.recogniser}, script {book.script}), or of files that have changed. Give the same again to go on with it, or a new folder."
             )
-    saved = time.monotonic()
-
-    def save(at_once: bool) -> None:
-        nonlocal saved
-        if at_once or time.monotonic() - saved > SAVE_SECONDS:
-            write_book(out, book)
-            saved = time.monotonic()
-
-    yield book, save
+    return book
 
 
 def _listen(

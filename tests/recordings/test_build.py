@@ -59,7 +59,7 @@ def test_a_recording_and_its_script_become_a_corpus_that_training_takes(tmp_path
             pytest.approx(LEVEL_DB, abs=0.3)
         )
     assert list_files(tmp_path) == sorted([
-        *before, *(f"voice/{name}" for name in ("clips.json", "metadata.csv", "set_aside.json")),
+        *before, *(f"voice/{name}" for name in (".lock", "clips.json", "metadata.csv", "set_aside.json")),
         *(f"voice/{'wavs' if clip.kept else 'aside'}/{clip.id}.wav" for clip in book.clips),
     ])  # fmt: skip
     scan = scan_corpus(out, processes=0, index_folder=tmp_path / "index")
@@ -151,7 +151,7 @@ def test_a_corpus_is_checked_and_not_touched(tmp_path, capsys):
     before = {name: (corpus / name).stat().st_mtime_ns for name in list_files(corpus)}
     run("--check", corpus, "--out", tmp_path / "found")
     assert {name: (corpus / name).stat().st_mtime_ns for name in list_files(corpus)} == before
-    reasons = {clip.id: clip.reasons for clip in read_book(tmp_path / "found").clips if not clip.kept}
+    reasons = {clip.id: clip.reasons for clip in read_book(tmp_path / "found", is_check=True).clips if not clip.kept}
     expected = {"c3.wav": "clipped", "c4.wav": "noisy", "c5.wav": "too_short", "c6.wav": "misheard", "c10": "missing"}
     for name, reason in expected.items():
         assert reason in next(found for clip, found in reasons.items() if clip.endswith(name)), name
