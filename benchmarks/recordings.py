@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import resource
@@ -26,12 +27,14 @@ import soundfile
 
 from benchmarks.measuring import run_bench
 from myxtts.audio.reading import read_clip
+from myxtts.audio.resampling import resample_clip
 from myxtts.data.ljspeech import read_metadata
 from myxtts.errors import CorpusError
 from myxtts.evaluation.judges import RECOGNISER, Judge, JudgeChoice, open_judge
 from myxtts.processes import make_importable
 from myxtts.recordings.book import BookedClip, ClipBook, find_wav
 from myxtts.recordings.build import CorpusRequest, build_corpus
+from myxtts.recordings.judging import MOST_FLAT_TOPS, count_flat_tops
 from myxtts.recordings.transcribing import DEFAULT_RECOGNISER
 from myxtts.units import SAMPLE_RATE_HZ
 
@@ -96,6 +99,26 @@ def measure_texts(places: Sequence[Place], book: ClipBook) -> dict[str, Any]:
             wrong_texts += [[each.text, " ".join(inside)] for each in bad]
         run = []
     return {"clips": len(book.clips), "kept": kept, "kept with another text": wrong, "examples": wrong_texts[:5]}
+
+
+def measure_clipping(corpus: Path) -> dict[str, int]:
+    """How many clips are called clipped: as they are, and played too loud at 44.1 kHz, cut off there and then made quieter."""
+    counts = dict.fromkeys(("clips", "as they are", "mp3", "6 dB", "6 dB, mp3", "12 dB", "12 dB, mp3"), 0)
+    for file in sorted(path for path in corpus.rglob("*") if path.suffix in (".wav", ".flac", ".mp3", ".ogg")):
+        samples = read_clip(file)
+        counts["clips"] += 1
+        counts["as they are"] += count_flat_tops(samples) > MOST_FLAT_TOPS
+        high = resample_clip(samples / np.abs(samples).max(), SAMPLE_RATE_HZ, 44_100)
+        for over, name in ((0, ""), (6, "6 dB"), (12, "12 dB")):
+            quiet = 0.4 * np.clip(high * 10 ** (over / 20), -1, 1)
+            coded = io.BytesIO()
+            soundfile.write(coded, quiet, 44_100, format="MP3")
+            coded.seek(0)
+            for sound, end in ((quiet, ""), (soundfile.read(coded, dtype="float32")[0], ", mp3" if over else "mp3")):
+                if over or end:
+                    heard = resample_clip(sound.astype(np.float32), 44_100, SAMPLE_RATE_HZ)
+                    counts[f"{name}{end}"] += count_flat_tops(heard) > MOST_FLAT_TOPS
+    return counts
 
 
 def time_work(work: Any) -> tuple[float, float, Any]:

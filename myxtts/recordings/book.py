@@ -118,6 +118,8 @@ def _describe(clip: BookedClip) -> str:
     reason = DropReason(clip.reasons[0])
     if reason in (DropReason.TOO_SHORT, DropReason.TOO_LONG):
         return f"{clip.seconds:.2f} s"
+    if not clip.figures.get("clipped_share"):
+        names[DropReason.CLIPPED] = "flat_tops", "times as many peaks stop at one height as below it"
     name, unit = names.get(reason, ("", ""))
     value = clip.figures.get(name)
     return "" if value is None else f"{value:.3g} {unit}"

@@ -30,6 +30,10 @@ FRAME_SAMPLES = SAMPLE_RATE_HZ // 50  # 20 ms
 FULL_SCALE = 0.985
 """Beyond it a peak is taken for cut off; resampling moves what stood at full scale a little."""
 MOST_CLIPPED_SHARE = 0.0005
+TOP_BINS = 53
+"""Of 3 % each: peaks are counted down to a fifth of the highest."""
+MOST_FLAT_TOPS = 1.4
+"""What `count_flat_tops` may give: 1.1 is usual."""
 LEAST_SNR_DB = 18.0
 """As `measure_sound` estimates it, about 5 dB above what white noise really is below speech."""
 MOST_MISHEARD_SHARE = 0.2
@@ -57,9 +61,26 @@ def measure_sound(samples: Samples) -> Figures:
         "level_db": round(level, 2),
         "peak_db": round(20 * math.log10(max(float(np.abs(samples).max()), 1e-6)), 2),
         "clipped_share": round(float(np.mean(np.abs(samples) >= FULL_SCALE)), 6),
+        "flat_tops": round(count_flat_tops(samples), 2),
         "snr_db": round(float(np.percentile(levels, 95) - np.percentile(levels, 5)), 1),
         "dnsmos": estimate_quality(samples),
     }
+
+
+def count_flat_tops(samples: Samples) -> float:
+    """How much more often peaks stop at some height than 12 % below it; in speech that is not cut off, higher ones are rarer.
+
+    That height may be below the highest peak: what was overdriven, then made quieter, and coded or resampled, swings beyond it.
+    """
+    heights = np.abs(samples)
+    heights = heights[heights > heights.max() * 1.03**-TOP_BINS]
+    if not len(heights):
+        return 0.0
+    bins = (np.log(heights.max() / heights) / math.log(1.03)).astype(np.int64)
+    pairs = np.convolve(np.bincount(np.minimum(bins, TOP_BINS), minlength=TOP_BINS + 1)[:-1], [1, 1], "valid")
+    tops, below = pairs[:-4], pairs[4:]
+    # A few for chance.
+    return float(np.max(np.where(tops >= MOST_CLIPPED_SHARE * len(samples), tops / (below + 10), 0.0)))
 
 
 def even_level(samples: Samples, figures: Figures) -> Samples:
@@ -129,7 +150,7 @@ def judge_clip(figures: Mapping[str, float | None], seconds: float, text: str) -
         DropReason.TOO_SHORT: seconds < LEAST_SECONDS,
         DropReason.TOO_LONG: seconds > MOST_SECONDS + 0.01,
         DropReason.TEXT_EMPTY: not text.strip(),
-        DropReason.CLIPPED: read("clipped_share", 0.0) > MOST_CLIPPED_SHARE,
+        DropReason.CLIPPED: read("clipped_share", 0.0) > MOST_CLIPPED_SHARE or read("flat_tops", 0.0) > MOST_FLAT_TOPS,
         DropReason.NOISY: read("snr_db", math.inf) < LEAST_SNR_DB,
         DropReason.MISHEARD: read("misheard_characters", 0.0) > MOST_MISHEARD_SHARE,
         DropReason.OTHER_VOICE: read("voice_distance", 0.0) > MOST_VOICE_DISTANCE,

@@ -9,17 +9,27 @@ import numpy as np
 import pytest
 import soundfile
 
+from myxtts.audio.resampling import resample_clip
 from myxtts.cli.main import main
 from myxtts.data.scan import scan_corpus
+from myxtts.errors import DropReason
 from myxtts.recordings import build
 from myxtts.recordings.book import read_book, write_corpus
-from myxtts.recordings.judging import LEVEL_DB, describe_voice, measure_sound, measure_voices
+from myxtts.recordings.judging import (
+    LEVEL_DB,
+    count_flat_tops,
+    describe_voice,
+    judge_clip,
+    measure_sound,
+    measure_voices,
+)
 from tests.recordings.joined import join, read_speech
 from tests.support.processes import run_python
 
 EARS = "tests.recordings.joined:"
 KILLED = """
 import sys
+from myxtts.audio.resampling import resample_clip
 from myxtts.cli.main import main
 from myxtts.recordings import build
 build.SAVE_SECONDS = 0.0
@@ -157,6 +167,21 @@ def test_a_corpus_is_checked_and_not_touched(tmp_path, capsys):
         assert reason in next(found for clip, found in reasons.items() if clip.endswith(name)), name
     assert len(reasons) <= len(expected) + 1
     assert "misheard" in capsys.readouterr().out
+
+
+def test_what_was_overdriven_and_made_quieter_is_clipped_and_nothing_else():
+    clips = read_speech(12)[0] + read_speech(8, "ljspeech_mini")[0][1:]
+    found = dict.fromkeys((0, 6, 12), 0)
+    for samples in clips:
+        high = resample_clip(samples.astype(np.float32), 22050, 44100)
+        for decibels in found:
+            quiet = 0.3 * np.clip(high / np.abs(high).max() * 10 ** (decibels / 20), -1, 1)
+            figure = count_flat_tops(resample_clip(quiet.astype(np.float32), 44100, 22050))
+            found[decibels] += judge_clip({"flat_tops": figure}, 5.0, "A text.") == [DropReason.CLIPPED]
+    assert found[0] == 0
+    assert found[6] >= 0.9 * len(clips)
+    assert found[12] == len(clips)
+    assert count_flat_tops(np.zeros(22050, np.float32)) == 0.0
 
 
 def test_another_voice_is_told_from_that_of_most():
