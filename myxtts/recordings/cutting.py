@@ -40,6 +40,14 @@ JOINED_PAUSE_SECONDS = 1.0
 """What is too short for a clip is joined with a neighbour that is not farther away."""
 MOST_EDGE_CHUNKS = 6
 """So long may what is heard before and behind speech be."""
+BAND_BINS = (2, 10, 22, 48, 80, 128, 192)
+"""Where bands of a chunk's spectrum begin, in 31.25 Hz."""
+BACKGROUND_CHUNKS = (6, 16)
+"""The fewest and the most outside speech that say how noise or music sounds there."""
+LEAST_STEP_DB = 2.5
+"""Between what is heard outside and speech, as the mean of the bands; more where the background changes more than that."""
+MOST_STEP_CHUNKS = 2
+"""So much may speech be longer than the detector says, or one less shorter."""
 LEAD_SECONDS, TAIL_SECONDS = 0.05, 0.05
 """Kept around speech."""
 
@@ -71,6 +79,8 @@ class HeardSpeech:
     backward: NDArray[np.float32]
     """The same, heard backwards: noise that goes on behind speech is no speech then."""
     level_db: NDArray[np.float32]
+    bands_db: NDArray[np.float32]
+    """The same in bands."""
 
 
 def hear_speech(path: Path, progress: Progress = lambda _: None) -> HeardSpeech:
@@ -86,12 +96,19 @@ def hear_speech(path: Path, progress: Progress = lambda _: None) -> HeardSpeech:
         chunks = heard[: count * CHUNK_SAMPLES].reshape(count, CHUNK_SAMPLES)
         rest = heard[count * CHUNK_SAMPLES :]
         backward.reset()
-        there = [forward.process_samples(chunk) for chunk in chunks.tolist()]
-        back = [backward.process_samples(chunk) for chunk in chunks[::-1, ::-1].tolist()][::-1]
+        # One chunk at a time as numbers of Python: they take eight times the room.
+        there = [forward.process_samples(chunk.tolist()) for chunk in chunks]
+        back = [backward.process_samples(chunk.tolist()) for chunk in chunks[::-1, ::-1]][::-1]
         level_db = 10 * np.log10(np.square(chunks).mean(1) + np.float32(1e-12))
-        found.append((np.array(there, np.float32), np.array(back, np.float32), level_db))
+        found.append((np.array(there, np.float32), np.array(back, np.float32), level_db, _measure_bands(chunks)))
         progress(samples / DETECTOR_RATE_HZ)
     return HeardSpeech(samples / DETECTOR_RATE_HZ, *map(np.concatenate, zip(*found, strict=True)))
+
+
+def _measure_bands(chunks: NDArray[np.float32]) -> NDArray[np.float32]:
+    window = np.hanning(CHUNK_SAMPLES).astype(np.float32)
+    power = np.square(np.abs(np.fft.rfft(chunks * window))) / CHUNK_SAMPLES
+    return np.asarray(10 * np.log10(np.add.reduceat(power, BAND_BINS, axis=1) + 1e-10), np.float32)
 
 
 def _load_detector() -> Any:
@@ -112,7 +129,7 @@ def choose_spans(speech: HeardSpeech) -> list[ClipSpan]:
     """The clips of a recording in order: cut at its pauses, without silence at their ends."""
     pieces: list[tuple[list[_Stretch], bool]] = []
     passage: list[_Stretch] = []
-    for stretch in _find_stretches(speech):
+    for stretch in _leave_background(_find_stretches(speech), speech):
         if passage and _pause(passage[-1], stretch) >= SURE_PAUSE_SECONDS:
             pieces += _split_passage(passage, speech.level_db)
             passage = []
@@ -122,11 +139,16 @@ def choose_spans(speech: HeardSpeech) -> list[ClipSpan]:
     return _place_edges(_join_short(pieces), speech.seconds)
 
 
+def _find_heard(speech: HeardSpeech) -> NDArray[np.bool_]:
+    """Which chunks are not silent beside the speech."""
+    levels = speech.level_db[speech.probability >= ENTER]
+    usual = np.median(levels) if len(levels) else np.inf
+    return np.asarray(speech.level_db >= usual - QUIET_DB)
+
+
 def _find_stretches(speech: HeardSpeech) -> list[_Stretch]:
     forward, either = speech.probability, np.maximum(speech.probability, speech.backward)
-    if not (forward >= ENTER).any():
-        return []
-    is_heard = speech.level_db >= np.median(speech.level_db[forward >= ENTER]) - QUIET_DB
+    is_heard = _find_heard(speech)
     edges = np.flatnonzero(np.diff(np.concatenate([[False], is_heard & (either >= LEAVE), [False]])))
     stretches: list[_Stretch] = []
     for start, end in edges.reshape(-1, 2).tolist():
@@ -145,6 +167,50 @@ def _find_stretches(speech: HeardSpeech) -> list[_Stretch]:
                 start, _ = stretches.pop()
             stretches.append((start, end))
     return stretches
+
+
+def _leave_background(stretches: list[_Stretch], speech: HeardSpeech) -> list[_Stretch]:
+    """Stretches without the noise or the music that touches them, which the detector takes for speech a while."""
+    is_heard, count = _find_heard(speech), len(speech.level_db)
+    outer = [0, *itertools.chain.from_iterable(stretches), count]
+    left: list[_Stretch] = []
+    for place, (start, end) in enumerate(stretches):
+        before, behind = outer[2 * place], outer[2 * place + 3]
+        first = _find_step(speech.bands_db, speech.probability, is_heard, before, start, end)
+        # Backwards, an end is a beginning.
+        last = _find_step(
+            speech.bands_db[::-1], speech.backward[::-1], is_heard[::-1], count - behind, count - end, count - start
+        )
+        left.append((first, max(first + 1, count - last)))
+    return left
+
+
+def _find_step(
+    bands_db: NDArray[np.float32],
+    probability: NDArray[np.float32],
+    is_heard: NDArray[np.bool_],
+    before: int,
+    start: int,
+    end: int,
+) -> int:
+    """Where a stretch begins that has a background in front of it: at the first chunk that sounds otherwise."""
+    fewest, most = BACKGROUND_CHUNKS
+    near = start - MOST_STEP_CHUNKS - 1
+    background = bands_db[max(before, near - most) : max(before, near)]
+    # Silence is no background: a word may fade into it.
+    if len(background) < fewest or is_heard[max(before, near - most) : start].mean() < 0.9:
+        return start
+    usual = np.median(background, axis=0)
+    limit = max(LEAST_STEP_DB, float(np.percentile(np.abs(background - usual).mean(1), 90)))
+    first = start - MOST_STEP_CHUNKS
+    is_other = np.abs(bands_db[first:end] - usual).mean(1) > limit
+    # Never far behind where the detector has begun to hear speech.
+    surely = start + int(np.argmax(probability[start:end] >= BEGIN)) + MOST_STEP_CHUNKS - 1
+    if is_other[MOST_STEP_CHUNKS]:
+        return start - int(np.argmin([*is_other[:MOST_STEP_CHUNKS][::-1], False]))
+    changes = np.flatnonzero(is_other[: surely - first])
+    changes = changes[changes > MOST_STEP_CHUNKS]
+    return min(end - 1, first + int(changes[0]) if len(changes) else surely)
 
 
 def _pause(before: _Stretch, behind: _Stretch) -> float:

@@ -55,13 +55,12 @@ def make_music(random, seconds):
     return 0.08 * sound * np.exp(-(t % 0.6) * 1.5) + 0.1 * drum
 
 
-BREATH = np.zeros(int(0.3 * RATE_HZ))
-"""Nobody speaks into the last note."""
+def join(path, clips, texts, fillers=(make_silence,), *, seconds=(0.4, 1.0), breath=0.3, rate_hz=RATE_HZ, channels=1):
+    """Writes clips with fillers between them, before the first and behind the last, over a little noise.
 
-
-def join(path, clips, texts, fillers=(make_silence,), *, seconds=(0.4, 1.0), rate_hz=RATE_HZ, channels=1):
-    """Writes clips with fillers between them, before the first and behind the last, over a little noise."""
-    random = np.random.default_rng(7)
+    Between clip and filler is a breath, as nobody speaks into the last note.
+    """
+    random, silence = np.random.default_rng(7), np.zeros(int(breath * RATE_HZ))
     parts, places, gaps, now = [], [], [], 0
 
     def add(samples, places):
@@ -72,7 +71,7 @@ def join(path, clips, texts, fillers=(make_silence,), *, seconds=(0.4, 1.0), rat
 
     for number in range(len(clips) + 1):
         filler = fillers[number % len(fillers)](random, random.uniform(*seconds))
-        add(np.concatenate([BREATH, filler, BREATH]), gaps)
+        add(np.concatenate([silence, filler, silence]), gaps)
         if number < len(clips):
             add(clips[number], places)
     sound = np.concatenate(parts) + 1e-4 * random.standard_normal(now)

@@ -169,8 +169,22 @@ def test_a_corpus_is_checked_and_not_touched(tmp_path, capsys):
     assert "misheard" in capsys.readouterr().out
 
 
+def test_speech_without_a_pause_is_cut_and_set_aside_with_the_reason(tmp_path, capsys):
+    speech = np.concatenate(read_speech(10)[0])
+    frames = speech[: len(speech) // 220 * 220].reshape(-1, 220)
+    power = np.square(frames).mean(1)
+    soundfile.write(tmp_path / "talk.wav", frames[power > 0.02 * power.mean()].ravel()[: 18 * 22050], 22050)
+    run(tmp_path / "talk.wav", "--recogniser", f"{EARS}hear_nothing_new", "--out", tmp_path / "out", code=2)
+    assert "no_pause" in capsys.readouterr().err
+    forced = [clip for clip in read_book(tmp_path / "out").clips if clip.is_forced]
+    assert len(forced) >= 2
+    assert not any(clip.kept for clip in forced)
+    assert all("no_pause" in clip.reasons and clip.seconds <= 11.61 for clip in forced)
+    assert (tmp_path / "out" / "metadata.csv").read_text() == ""
+
+
 def test_what_was_overdriven_and_made_quieter_is_clipped_and_nothing_else():
-    clips = read_speech(12)[0] + read_speech(8, "ljspeech_mini")[0][1:]
+    clips = read_speech(20)[0]
     found = dict.fromkeys((0, 6, 12), 0)
     for samples in clips:
         high = resample_clip(samples.astype(np.float32), 22050, 44100)
