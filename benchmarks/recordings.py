@@ -4,6 +4,7 @@
 - Texts: with the script, how many clips are kept, and how many of these have another text than was read.
 - Speed: seconds of audio each second of the clock and of the processor, the recogniser alone and all of it.
 - Memory: the highest of a process that cuts `--hours` of it, without a recogniser.
+- Clipping, with `--clipping` instead of all others: how many clips are called so as they are, and overdriven.
 """
 
 from __future__ import annotations
@@ -161,14 +162,8 @@ def bench_memory(corpus: Path, hours: float, folder: Path) -> dict[str, Any]:
             file.write(part)
     del part
     command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "benchmarks.recordings",
-        "one",
-        str(folder / "long.flac"),
-        str(folder / "long"),
-    ]
+        sys.executable, "-P", "-m", "benchmarks.recordings", str(folder / "long.flac"), str(folder / "long"),
+    ]  # fmt: skip
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=make_importable(os.environ))
     facts: dict[str, Any] = json.loads(done.stdout)
     return facts
@@ -197,7 +192,11 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("out", type=Path, nargs="?", help=argparse.SUPPRESS)
     parser.add_argument("--clips", type=int, default=100, help="the most clips (default: 100)")
     parser.add_argument("--hours", type=float, default=0.0, help="also measure the memory of so many hours")
+    parser.add_argument("--clipping", action="store_true", help="only measure what is called clipped")
     arguments = parser.parse_args(words)
+    if arguments.clipping:
+        print(json.dumps(measure_clipping(arguments.corpus)))
+        return
     if arguments.out is not None:
         print(json.dumps(cut_here(arguments.corpus, arguments.out)))
         return

@@ -60,5 +60,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         print(f"\nEvery clip  {arguments.out / 'clips.json'}")
     if not is_check:
-        print(f"Train on it with --train-data {arguments.out}")
+        spoken = "" if language == "en" else f" --language {language}"
+        print(f"Train on it with --train-data {arguments.out}{spoken}")
     return 0

@@ -205,6 +205,11 @@ def test_another_voice_is_told_from_that_of_most():
     assert measure_voices([[0.0] * 13] * 3) == [None] * 3
 
 
+def test_the_language_goes_on_to_training(tmp_path, talk, capsys):
+    run(talk.path, "--language", "de", "--recogniser", f"{EARS}hear_nothing_new", "--out", tmp_path / "voice")
+    assert f"--train-data {tmp_path / 'voice'} --language de" in capsys.readouterr().out
+
+
 def test_the_book_is_what_the_page_says(tmp_path, talk):
     run(talk.path, "--recogniser", f"{EARS}hear_nothing_new", "--out", tmp_path / "voice")
     content = json.loads((tmp_path / "voice" / "clips.json").read_text())
