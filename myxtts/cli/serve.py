@@ -82,7 +82,7 @@ def require_server_packages(command: str) -> None:
     if missing:
         raise MissingServerPackageError(
             f"`myxtts {command}` needs {' and '.join(PACKAGES)}, but {missing[0]} is not installed. Install the extra: "
-            f"pip install 'myxtts[{command}]'"
+            f"pip install -c constraints.txt '.[{command}]' in the source folder of MyXTTS"
         )
 
 

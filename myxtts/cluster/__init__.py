@@ -1,1 +1,1 @@
-"""Several processes that train one model: who they are, how they meet, how they add up, and how they notice a death."""
+"""Clusters of Ray: who may join one, preparers that make batches for others, and trainers that share batches and add up their gradients."""

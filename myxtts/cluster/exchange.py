@@ -34,7 +34,7 @@ class Exchange:
 
     Args:
         spec: which of the trainers this is.
-        has_gpu: whether this process trains on a GPU; it must see no other one.
+        has_gpu: whether this process trains on a GPU, or on several of which it sums by itself first.
     """
 
     def __init__(self, spec: TrainerSpec, *, has_gpu: bool):

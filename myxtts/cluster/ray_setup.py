@@ -171,7 +171,9 @@ def _import_ray(*, is_local: bool) -> Any:
     try:
         import ray
     except ImportError as error:
-        raise ClusterError(f"--cluster needs Ray ({error}): pip install 'myxtts[cluster]'.") from None
+        raise ClusterError(
+            f"--cluster needs Ray ({error}): pip install -c constraints.txt '.[cluster]' in the source folder of MyXTTS."
+        ) from None
     from ray._private import ray_constants
 
     if is_local and ray_constants.ENABLE_RAY_CLUSTER:

@@ -113,7 +113,9 @@ def open_decoders(
     """
     problem = engine = None
     if missing := [name for name in PACKAGES if importlib.util.find_spec(name) is None]:
-        problem = f"{missing[0]} is not installed: pip install 'myxtts[fast]'"
+        problem = (
+            f"{missing[0]} is not installed: pip install -c constraints.txt '.[fast]' in the source folder of MyXTTS"
+        )
     elif not is_on_cpu():
         problem = "a GPU speaks here."
     elif choice != "float32":

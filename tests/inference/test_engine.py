@@ -190,8 +190,8 @@ def test_which_engine_decodes_is_said(folder, xtts, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnx" else found(name))
     generator, _, note = open_decoders(xtts.gpt, "auto", usual_penalty=1.0)
     assert isinstance(generator, CodeGenerator)
-    assert "pip install 'myxtts[fast]'" in note
-    with pytest.raises(EngineError, match=r"onnx is not installed: pip install 'myxtts\[fast\]'"):
+    assert "pip install -c constraints.txt '.[fast]'" in note
+    with pytest.raises(EngineError, match=r"onnx is not installed: pip install -c constraints\.txt '\.\[fast\]'"):
         open_decoders(xtts.gpt, "int8", usual_penalty=1.0)
 
 

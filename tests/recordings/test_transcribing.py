@@ -87,5 +87,5 @@ def test_without_a_recogniser_the_error_names_the_ways_out(monkeypatch):
         raise ImportError("no such package")
 
     monkeypatch.setattr(transcribing, "_load_moonshine", fail)
-    with pytest.raises(EvaluationError, match=r"pip install 'myxtts\[corpus\]'.*--recogniser-command"):
+    with pytest.raises(EvaluationError, match=r"pip install -c constraints\.txt '\.\[corpus\]'.*--recogniser-command"):
         choose_recogniser(JudgeChoice(), "en")

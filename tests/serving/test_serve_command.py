@@ -153,7 +153,7 @@ def test_without_its_packages_the_command_says_what_to_install(monkeypatch, caps
         importlib.util, "find_spec", lambda name, *rest: None if name == "uvicorn" else real(name, *rest)
     )
     assert main(["serve", "--checkpoint", "x"]) == 1
-    assert "pip install 'myxtts[serve]'" in capsys.readouterr().err
+    assert "pip install -c constraints.txt '.[serve]'" in capsys.readouterr().err
 
 
 def test_flags_are_those_of_the_server_and_a_token_comes_from_one_or_the_environment(monkeypatch):
