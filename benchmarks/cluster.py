@@ -24,12 +24,12 @@ from typing import Any, NamedTuple
 from benchmarks.measuring import print_row, report_result, run_bench, run_together, tell_machine
 from myxtts.cluster.preparer import Made
 from myxtts.cluster.preparers import PreparerPool
-from myxtts.cluster.trainers import TRAINER, TrainerSpec, enter_private_network
+from myxtts.cluster.trainers import TRAINER, TrainerSpec
 from myxtts.errors import ClusterError
 from myxtts.monitoring.metrics import TrainRow, read_metrics
 from myxtts.pipeline.recipe import Kit
 from myxtts.pipeline.threads import TimeLimits
-from myxtts.processes import make_importable
+from myxtts.processes import enter_private_network, make_importable
 from myxtts.units import SAMPLE_RATE_HZ
 
 PAIR = 2

@@ -7,6 +7,7 @@ ends its children; however it ends, the kernel kills them."""
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import fcntl
 import json
@@ -16,6 +17,7 @@ import resource
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import sysconfig
@@ -25,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from myxtts.errors import MachineError
+from myxtts.errors import ClusterError, MachineError
 from myxtts.units import format_bytes
 
 Message = dict[str, Any]
@@ -307,3 +309,34 @@ def lift_own_memory_limit() -> None:
     """Undoes `limit_own_memory`: a process that ran out of memory needs some to say so."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+
+
+_NEW_NETWORK, _NEW_USER = 0x40000000, 0x10000000
+_SET_FLAGS, _IS_UP = 0x8914, 0x1
+
+
+def enter_private_network() -> None:
+    """Leaves the machine's network for a new one that has only loopback: TensorFlow's ports listen on every interface there is.
+
+    Cannot be undone. For a process with one thread, so before NumPy is imported. Raises `ClusterError` where the kernel does not allow
+    it, as in most containers.
+    """
+    user, group = os.getuid(), os.getgid()
+    try:
+        # `os.unshare` comes with Python 3.12.
+        unshare = ctypes.CDLL(None, use_errno=True).unshare
+        if unshare(_NEW_NETWORK):
+            # Who has no right to that may have one inside users of his own.
+            if unshare(_NEW_NETWORK | _NEW_USER):
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            # The same user inside as outside: files belong to whom they belonged to.
+            Path("/proc/self/setgroups").write_text("deny")
+            for kind, own in (("uid", user), ("gid", group)):
+                Path(f"/proc/self/{kind}_map").write_text(f"{own} {own} 1")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+            fcntl.ioctl(end, _SET_FLAGS, struct.pack("16sH22x", b"lo", _IS_UP))
+    except OSError as error:
+        raise ClusterError(
+            f"Trainers on one machine need a network of their own, which cannot be had here ({error.strerror}): TensorFlow listens on every "
+            "interface, without a password. Use --model-gpus, which needs no network; or start a Ray head with a token and give its address."
+        ) from error

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from myxtts.cli.output import check_cluster, check_corpora, check_models, tell
 from myxtts.cli.parser import Parser, spell_command
+from myxtts.cluster.ray_setup import LOCAL
 from myxtts.cluster.trainers import find_trainer
 from myxtts.config import XTTSConfig, resolve_config
 from myxtts.config.sources import CONFIGURATION, add_setting_flags, format_config
-from myxtts.errors import HeadLostError, UserError
-from myxtts.processes import die_with_parent
+from myxtts.errors import MachineError, UserError
+from myxtts.processes import die_with_parent, enter_private_network
 
 if TYPE_CHECKING:
     from myxtts.errors import RunStoppedError
@@ -56,6 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
         from myxtts.training.resume_rules import refuse_settings
 
         refuse_settings(config)
+        if config.training.cluster == LOCAL and not is_worker and not arguments.print_plan:
+            # Now: what follows imports NumPy, which starts threads.
+            enter_private_network()
     if not arguments.print_plan:
         from myxtts.training.run_folder import check_run_folder
 
@@ -90,14 +94,18 @@ def run(arguments: argparse.Namespace) -> int:
 def _drive(config: XTTSConfig, words: Sequence[str], command: Sequence[str]) -> int:
     """Trains with several trainers of a cluster."""
     from myxtts.cluster.trainers import train_on_cluster
-    from myxtts.training.stopping import StopRequests
+    from myxtts.training.stopping import StopNow, StopRequests, explain_stop
 
     print(f"Mode    cluster: {config.training.trainers} trainers share every batch, on the machines of Ray", flush=True)
     resume = f"Resume  {shlex.join(word for word in command if word != '--reset-training')}"
     try:
         with StopRequests() as stop:
             code = train_on_cluster(config, words, command, lambda at, line: print(f"[{at}] {line}", flush=True), stop)
-    except HeadLostError:
+    except StopNow:
+        assert stop.signal is not None
+        # Like those of its trainers, its code tells a job that moves from one that is done.
+        return _report_stop(explain_stop(config, command, stop.signal, doing="while trainers started"), is_worker=True)
+    except MachineError:
         print(resume, flush=True)
         raise
     # The very command cannot go on where what it asks for was refused.

@@ -6,26 +6,22 @@ from the last checkpoint. Nobody outlives the driver: Ray ends its actors with i
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import json
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from pathlib import Path
 from typing import Any
 
-from myxtts.cluster.ray_setup import LOCAL, HeadWatch, join_cluster
+from myxtts.cluster.ray_setup import HeadWatch, join_cluster
 from myxtts.config import XTTSConfig
 from myxtts.config.settings import parse_gpu_ids
-from myxtts.errors import ClusterError, UserError
+from myxtts.errors import ClusterError, MachineError, UserError, choose_exit_code
 from myxtts.processes import make_importable
 
 TRAINER = "MYXTTS_TRAINER"
@@ -73,11 +69,13 @@ class Trainer:
     """The actor: owns devices of the machine it is on, and a process that trains on them."""
 
     _child: subprocess.Popen[str] | None = None
+    _asked = 0
+    """The signal that was given on."""
 
     def __init__(self) -> None:
         import ray
 
-        self._ray = ray
+        self._ray, self._lock = ray, threading.Lock()
         threading.Thread(target=HeadWatch(ray).end_process, daemon=True).start()
 
     def find_address(self) -> str:
@@ -93,40 +91,52 @@ class Trainer:
             words = [*words, "--model-gpus", ",".join(gpus)]
         # What Ray sets for its own workers is no advice for a trainer.
         kept = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-        self._child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "myxtts.cli.main", "train", *words],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-            cwd=folder, env=make_importable({**kept, "PYTHONUNBUFFERED": "1", TRAINER: told}), start_new_session=True,
-        )  # fmt: skip
-        assert self._child.stdout is not None
-        yield from (line.rstrip("\n") for line in self._child.stdout)
-        yield self._child.wait()
+        with self._lock:
+            if not self._asked:
+                self._child = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "myxtts.cli.main", "train", *words],
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                    cwd=folder, env=make_importable({**kept, "PYTHONUNBUFFERED": "1", TRAINER: told}), start_new_session=True,
+                )  # fmt: skip
+        if self._child is not None:
+            assert self._child.stdout is not None
+            yield from (line.rstrip("\n") for line in self._child.stdout)
+        code = self._child.wait() if self._child is not None else -self._asked
+        # Asked before it was there, or so early that it died of it.
+        yield choose_exit_code(signal.Signals(-code), is_worker=True) if code == -self._asked < 0 else code
 
     def send(self, number: int) -> None:
-        """Gives a signal on."""
-        if self._child is not None:
-            self._child.send_signal(number)
+        """Gives a signal on, to a process that is yet to be started too."""
+        with self._lock:
+            self._asked = number
+            if self._child is not None:
+                self._child.send_signal(number)
 
 
 def train_on_cluster(config: XTTSConfig, words: Sequence[str], command: Sequence[str], tell: Tell, stop: Any) -> int:
-    """Trains with several trainers, and returns the exit code of the first that failed for good, or 0. What `stop` notes is given on."""
+    """Trains with several trainers, and returns the exit code of the first that failed for good, or 0. What `stop` notes is given on.
+
+    Raises `ClusterError` where they cannot begin, and `MachineError` where they cannot any more."""
     training, count = config.training, config.training.trainers
     assert training.cluster is not None, "a rule of the configuration"
-    if training.cluster == LOCAL:
-        enter_private_network()
     cards = 0 if training.rehearsal else len(parse_gpu_ids(training.model_gpus)) if training.model_gpus else 1
     cpus = max(os.cpu_count() or 1, count + training.preparers)
     with join_cluster(training.cluster, cpus=cpus) as ray:
         gpus = min(cards, int(ray.cluster_resources().get("GPU", 0)))
         # Two threads: a signal is given on while the other one reads what is said.
         needs = {"num_cpus": 1, "num_gpus": gpus, "max_concurrency": 2, "scheduling_strategy": "SPREAD"}
-        head, share = HeadWatch(ray), -(-training.preparers // count)
-        words, restarts = [*words, "--cluster", head.address, "--preparers", str(share)], 0
+        head, restarts = HeadWatch(ray), 0
+        words = [*words, "--cluster", head.address]
         while True:
             began_s = time.monotonic()
             actors = [ray.remote(Trainer).options(**needs).remote() for _ in range(count)]
             try:
-                codes = _watch(ray, head, _start(ray, actors, words, command), actors, stop, tell)
+                codes = _watch(ray, head, _start(ray, head, actors, words, command, stop), actors, stop, tell)
+            except ClusterError as error:
+                if not restarts:
+                    raise
+                # What was asked for could be had before: started again, as by a scheduler, it may be had later.
+                raise MachineError(str(error)) from error
             finally:
                 head.end(actors)
             if not (failed := [code for code in codes if code]):
@@ -141,15 +151,24 @@ def train_on_cluster(config: XTTSConfig, words: Sequence[str], command: Sequence
             words = [*(word for word in words if word != "--reset-training"), "--resume"]
 
 
-def _start(ray: Any, actors: Sequence[Any], words: Sequence[str], command: Sequence[str]) -> dict[Any, int]:
+def _start(
+    ray: Any, head: HeadWatch, actors: Sequence[Any], words: Sequence[str], command: Sequence[str], stop: Any
+) -> dict[Any, int]:
     """What each trainer says from now on, and which of them it is."""
+    asked, end_s = [each.find_address.remote() for each in actors], time.monotonic() + _ROOM_S
+    while len(ray.wait(asked, num_returns=len(asked), timeout=_LOOK_S)[0]) < len(asked) and time.monotonic() < end_s:
+        head.look()
+        stop.check()
+    stop.check()
     try:
-        addresses = ray.get([each.find_address.remote() for each in actors], timeout=_ROOM_S)
+        addresses = ray.get(asked, timeout=0)
     except ray.exceptions.GetTimeoutError:
         raise ClusterError(
             f"The cluster has not found room for {len(actors)} trainers within {_ROOM_S:g} s: each needs a processor, and the GPUs that it "
             "is to train on. `ray status` tells what is there. Give fewer --trainers, or add machines."
         ) from None
+    except ray.exceptions.RayError as error:
+        raise ClusterError(f"A trainer cannot begin: {_quote(error)}. Every machine needs the same MyXTTS.") from error
     specs = [json.dumps(astuple(TrainerSpec(addresses, index, command))) for index in range(len(actors))]
     run = [each.run.options(num_returns="streaming") for each in actors]
     return {run[index].remote(words, os.getcwd(), spec): index for index, spec in enumerate(specs)}
@@ -168,7 +187,11 @@ def _watch(
         for stream in ray.wait(list(streams), timeout=_LOOK_S)[0]:
             try:
                 said = ray.get(next(stream))
-            except ray.exceptions.RayActorError:
+            except ray.exceptions.RayTaskError as error:
+                raise ClusterError(
+                    f"Trainer {streams[stream]} cannot begin: {_quote(error)}. Every machine needs the folder {os.getcwd()}."
+                ) from error
+            except ray.exceptions.RayError:
                 said = -signal.SIGKILL
             if isinstance(said, str):
                 tell(streams[stream], said)
@@ -182,32 +205,6 @@ def _watch(
     return codes
 
 
-_NEW_NETWORK, _NEW_USER = 0x40000000, 0x10000000
-_SET_FLAGS, _IS_UP = 0x8914, 0x1
-
-
-def enter_private_network() -> None:
-    """Leaves the machine's network for a new one that has only loopback: TensorFlow's ports listen on every interface there is.
-
-    Cannot be undone. For a process with one thread. Raises `ClusterError` where the kernel does not allow it, as in most containers.
-    """
-    user, group = os.getuid(), os.getgid()
-    try:
-        # `os.unshare` comes with Python 3.12.
-        if ctypes.CDLL(None, use_errno=True).unshare(_NEW_NETWORK | (_NEW_USER if user else 0)):
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        if user:
-            # The same user inside as outside: files belong to whom they belonged to.
-            for name, text in {
-                "setgroups": "deny",
-                "uid_map": f"{user} {user} 1",
-                "gid_map": f"{group} {group} 1",
-            }.items():
-                Path("/proc/self", name).write_text(text)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
-            fcntl.ioctl(end, _SET_FLAGS, struct.pack("16sH22x", b"lo", _IS_UP))
-    except OSError as error:
-        raise ClusterError(
-            f"Trainers on one machine need a network of their own, which cannot be had here ({error.strerror}): TensorFlow listens on every "
-            "interface, without a password. Use --model-gpus, which needs no network; or start a Ray head with a token and give its address."
-        ) from error
+def _quote(error: Exception) -> str:
+    """The last line of an error, which is what it says behind the stack of another machine."""
+    return str(error).rstrip(" .\n").rpartition("\n")[2].strip()

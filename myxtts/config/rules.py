@@ -96,6 +96,11 @@ def _check_devices(config: XTTSConfig) -> Iterator[Problem]:
             "training.preparers",
             f"is {training.preparers}, so that these prepare, but {asked[0]} asks for another way to do it. Give one of the two.",
         )
+    if training.preparers % training.trainers:
+        yield (
+            "training.preparers",
+            f"is {training.preparers}, which cannot be divided equally among {training.trainers} trainers. Give a multiple of that.",
+        )
 
 
 def _check_data(config: XTTSConfig) -> Iterator[Problem]:

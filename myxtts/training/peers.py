@@ -25,6 +25,7 @@ from myxtts.cluster.preparers import PreparerPool
 from myxtts.cluster.ray_setup import LOCAL, join_cluster
 from myxtts.cluster.trainers import TrainerSpec
 from myxtts.config import XTTSConfig
+from myxtts.config.settings import parse_gpu_ids
 from myxtts.data.run_data import RunData
 from myxtts.data.sampler import WHOLE, Failure, ReplacementJournal, RowShare
 from myxtts.devices.machine import read_machine, select_visible
@@ -260,7 +261,8 @@ def open_preparers(config: XTTSConfig, plan: DevicePlan) -> Iterator[OpenRemote 
         yield None
         return
     with join_for_preparers(config, plan) as ray:
-        yield partial(open_pool, ray, config.training.preparers)
+        # Of several trainers each has a share of them.
+        yield partial(open_pool, ray, config.training.preparers // config.training.trainers)
 
 
 @contextmanager
@@ -274,7 +276,8 @@ def join_for_preparers(config: XTTSConfig, plan: DevicePlan | None = None) -> It
         gpus = ",".join(card.uuid for card in cards if card.physical_id not in training)
     with join_cluster(address, cpus=max(os.cpu_count() or 1, count), visible_gpus=gpus) as ray:
         where = "this machine alone" if address == LOCAL else address
-        _log.info("Preparers: up to %d, on the Ray cluster of %s.", count, where)
+        among = f", divided among {config.training.trainers} trainers" if config.training.trainers > 1 else ""
+        _log.info("Preparers: up to %d%s, on the Ray cluster of %s.", count, among, where)
         yield ray
 
 
@@ -296,5 +299,13 @@ def open_pool(ray: Any, count: int, recipe: BatchRecipe, data: RunData) -> Prepa
 
 
 def choose_gpu(ray: Any, config: XTTSConfig) -> bool:
-    """Whether preparers are to have a GPU each: where the cluster has any, in no rehearsal."""
-    return not config.training.rehearsal and ray.cluster_resources().get("GPU", 0) > 0
+    """Whether preparers are to have a GPU each: where the cluster has any, in no rehearsal. Beside several trainers, which are actors
+    too and have theirs first, only where enough are left for all preparers: else those of one trainer would leave none to another's."""
+    training, gpus = config.training, int(ray.cluster_resources().get("GPU", 0))
+    if training.rehearsal or training.trainers == 1:
+        return gpus > 0 and not training.rehearsal
+    held = training.trainers * len(parse_gpu_ids(training.model_gpus or "0"))
+    if 0 < gpus < held + training.preparers:
+        text = "Preparers use processors: of the cluster's %d GPUs trainers want %d, and %d preparers need one each."
+        _log.info(text, gpus, held, training.preparers)
+    return gpus >= held + training.preparers
