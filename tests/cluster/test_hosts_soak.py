@@ -155,3 +155,23 @@ def test_codes_that_preparers_make_are_those_a_run_would_make_and_are_made_once(
     kept, made = (run_tiny(folder / cache, *flags, **{"data.cache": cache}) for cache in ("disk", "off"))
     assert kept.story == made.story
     assert sorted(corpus.glob(".myxtts/codes/*/*.npz")) == shards, "the run made none"
+
+
+def test_trainers_on_two_hosts_lose_one_and_have_the_losses_of_one_process(folder: Path, corpus: Path) -> None:
+    codec = run_tiny(folder / "spoken", *_choose_flags(corpus, 2), "--stage", "codec").folder
+    # Without dropout, whose masks are drawn for a trainer's own rows.
+    flags, exact = [*_choose_flags(corpus, 12), "--codec", codec, "--checkpoint-interval", 4], {"model.dropout": 0}
+    alone, run = run_tiny(folder / "alone", *flags, **exact), folder / "shared"
+    with open_cluster() as hosts:
+        words = tiny_words(run, *flags, "--cluster", hosts.address, "--trainers", 2, **exact)
+        program = hosts.start(0, [sys.executable, ROOT / "train_main.py", *words], "shared.log")
+        wait_for(lambda: count_steps(run) >= 5, lambda: program.poll() is None, "the run ended before its time")
+        trainers = [hosts.find(number, "myxtts.cli.main train") for number in (1, 2)]
+        assert all(trainers), "each host trains"
+        assert hosts.kill(1, "myxtts.cli.main train")
+        assert program.wait(600) == 0, (hosts.folder / "shared.log").read_text()[-4000:]
+        said = (hosts.folder / "shared.log").read_text()
+    assert "start again from the last checkpoint, 1. time" in said
+    assert "TensorFlow listens at port" in said
+    found = dict(TinyRun.at(run).losses)
+    assert found == {step: pytest.approx(loss, rel=2e-5) for step, loss in alone.losses}

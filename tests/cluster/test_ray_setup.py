@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,11 +16,11 @@ from myxtts.cluster import ray_setup
 from myxtts.cluster.ray_setup import LOCAL, LOOPBACK, HeadWatch, require_token_at, set_environment
 from myxtts.errors import ClusterError, HeadLostError
 from tests.support.clocks import ManualClock
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, clean_environ, run_code
 
 
-def test_a_local_cluster_has_a_token_in_no_file_and_tells_nobody(tmp_path: Path) -> None:
-    environ = {"RAY_AUTH_MODE": "disabled", "HOME": str(tmp_path)}
+def test_a_local_cluster_has_a_token_and_tells_nobody() -> None:
+    environ = {"RAY_AUTH_MODE": "disabled"}
     set_environment(LOCAL, environ)
     assert environ["RAY_AUTH_MODE"] == "token"
     assert environ["RAY_USAGE_STATS_ENABLED"] == "0"
@@ -28,7 +29,42 @@ def test_a_local_cluster_has_a_token_in_no_file_and_tells_nobody(tmp_path: Path)
     again = dict(environ)
     set_environment(LOCAL, again)
     assert again == environ, "Ray keeps the first token it saw, so the process does too"
-    assert not list(tmp_path.iterdir())
+
+
+LOCAL_CLUSTER = """
+import os, sys
+from pathlib import Path
+import psutil
+from myxtts.cluster.ray_setup import join_cluster
+
+def is_open(path):
+    "Whether others can read a file: every folder on the way lets them pass."
+    inside = [each for each in path.parents if home in each.parents]
+    return path.stat().st_mode & 0o044 and all(each.stat().st_mode & 0o011 for each in inside)
+
+home = Path(sys.argv[1])
+with join_cluster("local", cpus=1) as ray:
+    assert ray.get(ray.remote(lambda: 5).remote()) == 5
+    family = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    found = [each for process in family for each in process.net_connections(kind="inet") if each.status == "LISTEN"]
+    token = os.environ["RAY_AUTH_TOKEN"].encode()
+    files = [path for path in home.rglob("*") if path.is_file()]
+    holding = [str(path) for path in files if token in path.read_bytes() and is_open(path)]
+    report({"listening": sorted({each.laddr.ip for each in found}), "files": len(files), "holding": holding})
+"""
+
+
+def test_a_local_cluster_listens_on_loopback_and_leaves_its_token_to_nobody() -> None:
+    # A short path: Ray's sockets lie in it.
+    with tempfile.TemporaryDirectory(prefix="mx", dir="/tmp") as home:
+        os.chmod(home, 0o755)
+        told = run_code(
+            f"import sys; sys.argv = ['', {home!r}]\n{LOCAL_CLUSTER}", {**clean_environ(), "HOME": home, "TMPDIR": home}
+        )
+    assert told["listening"]
+    assert set(told["listening"]) <= {LOOPBACK, f"::ffff:{LOOPBACK}", "::1"}
+    assert told["files"] > 10, "Ray keeps its logs there"
+    assert told["holding"] == []
 
 
 def test_an_address_needs_a_token_that_nobody_else_can_read(tmp_path: Path) -> None:

@@ -141,3 +141,21 @@ def test_trainers_may_have_several_cards_and_preparers_each(tmp_path, base_flags
     run = start_tiny(tmp_path / "run", *flags, mode=None, **EXACT).finish(0)
     expected = dict(TinyRun.at(killed / "alone").losses)
     assert dict(run.losses) == {step: pytest.approx(expected[step], rel=2e-5) for step in (1, 2, 3)}
+
+
+@pytest.mark.soak
+def test_preparers_of_a_local_cluster_tell_the_story_of_one_process(tmp_path, base_flags):
+    flags = (*base_flags, *FLAGS, "--max-steps", "5")
+    run = start_tiny(tmp_path / "run", *flags, "--cluster", "local", "--preparers", "2", mode=None).finish(0)
+    assert "Preparers: up to 2, on the Ray cluster of this machine alone." in run.text
+    assert run.story == run_tiny(tmp_path / "alone", *flags).story
+
+
+@pytest.mark.soak
+def test_ctrl_c_to_a_driver_that_has_just_begun_is_heard(tmp_path, base_flags):
+    live = start_tiny(tmp_path / "run", *base_flags, *FLAGS, *TRAINERS, "--max-steps", "100000")
+    said = live.run.told.with_name("run.said")
+    live.strike(lambda: "Mode    cluster" in said.read_text(), signal.SIGINT)
+    run = live.finish(128 + signal.SIGINT)
+    assert not (run.folder / "metrics.jsonl").exists() or run.losses == []
+    assert "Traceback" not in run.text
