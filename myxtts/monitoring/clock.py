@@ -285,6 +285,8 @@ class Flow:
     handoffs: tuple[HandoffFacts, ...]
     preparers: tuple[HandoffFacts, ...] = ()
     """Where several prepare beside each other: of each how long it waited for something to do, and the training for it."""
+    trainers: tuple[HandoffFacts, ...] = ()
+    """Where several train: of each how long it waited for its batches (as a taker), and for the others (as a giver of gradients)."""
 
     def name_giver(self, handoff: int) -> str:
         """The stage before a hand-off, by its number."""
@@ -335,7 +337,7 @@ def _sum_flows(parts: Sequence[tuple[int, Flow]], named: Flow) -> Flow:
         own = [
             (sign, flow.elapsed_s, each)
             for sign, flow in parts
-            for each in (*flow.stages, *flow.handoffs, *flow.preparers)
+            for each in (*flow.stages, *flow.handoffs, *flow.preparers, *flow.trainers)
             if isinstance(each, type(last)) and each.name == last.name
         ]
         counted = [each.name for each in fields(last) if each.name not in ("name", "readiness")]
@@ -351,4 +353,5 @@ def _sum_flows(parts: Sequence[tuple[int, Flow]], named: Flow) -> Flow:
         tuple(map(add_up, named.stages)),
         tuple(map(add_up, named.handoffs)),
         tuple(map(add_up, named.preparers)),
+        tuple(map(add_up, named.trainers)),
     )

@@ -165,7 +165,7 @@ def _list_rates(row: TrainRow) -> list[str]:
 
 
 def _format_waits(flow: Flow, is_ascii: bool) -> list[str]:
-    """Per hand-off, and per preparer of a cluster, how often a batch was ready, and which side waited."""
+    """Per hand-off, and per preparer of a cluster, how often a batch was ready, and which side waited; per trainer, for what."""
     sides = [(each, flow.name_giver(number), flow.name_taker(number)) for number, each in enumerate(flow.handoffs)]
     sides += [(each, "itself", TRAINING) for each in flow.preparers[:MOST_PREPARERS]]
     width = max((len(each.name) for each, *_ in sides), default=0)
@@ -175,7 +175,12 @@ def _format_waits(flow: Flow, is_ascii: bool) -> list[str]:
         f"waits: {giver} {format_share(flow.share(each.giver_wait_s), 0)}, {taker} {format_share(flow.share(each.taker_wait_s), 0)}"
         for each, giver, taker in sides
     ]
-    return [*lines, *([f"and {more} more preparers"] if more > 0 else [])]
+    lines += [f"and {more} more preparers"] if more > 0 else []
+    for each in flow.trainers[:MOST_PREPARERS]:
+        others, data = (format_share(flow.share(wait_s), 0) for wait_s in (each.giver_wait_s, each.taker_wait_s))
+        lines.append(f"{each.name}  waits: for its batches {data}, for other trainers {others}")
+    more = len(flow.trainers) - MOST_PREPARERS
+    return [*lines, *([f"and {more} more trainers"] if more > 0 else [])]
 
 
 def _draw_bar(share: float, width: int, is_ascii: bool) -> str:

@@ -241,6 +241,9 @@ def _list_handoffs(flow: Flow) -> Iterator[tuple[str, str]]:
         idle, waited = (format_share(flow.share(wait_s)) for wait_s in (each.giver_wait_s, each.taker_wait_s))
         made = f"{format_count(each.items)} batches"
         yield "", f"{each.name}: {made}; waits {idle} for work, train waits {waited} for it"
+    for each in flow.trainers:
+        others, data = (format_share(flow.share(wait_s)) for wait_s in (each.giver_wait_s, each.taker_wait_s))
+        yield "", f"{each.name}: waits {data} for its batches, {others} for other trainers"
 
 
 def _describe_memory(use: MemoryUse) -> str:

@@ -83,6 +83,8 @@ class PipelineFacts:
     """Of producer processes, or of preparers."""
     preparers: tuple[HandoffFacts, ...] = ()
     """Of each of several that prepare beside each other: how long it waited for something to do, and the training for it."""
+    trainers: tuple[HandoffFacts, ...] = ()
+    """As in `monitoring.clock.Flow`."""
 
 
 class Batches(Protocol):

@@ -259,6 +259,16 @@ def _draw_stages(summary: RunSummary) -> Markup | None:
         idle = flow.share(each.giver_wait_s)
         if idle is not None:
             rows.append((each.name, [BarPart("busy", 1 - idle, 0), BarPart(titles[2], idle, 2)]))
+    for each in flow.trainers:
+        data, others = flow.share(each.taker_wait_s), flow.share(each.giver_wait_s)
+        if data is not None and others is not None:
+            works = max(0.0, 1 - data - others)
+            parts = [
+                BarPart("busy", works, 0),
+                BarPart(titles[1], data, 1),
+                BarPart("waits for other trainers", others, 2),
+            ]
+            rows.append((each.name, parts))
     busy, stall = summary.goodput, summary.data_stall
     if busy is not None and stall is not None:
         rows.append((TRAINING, [BarPart("busy", busy, 0), BarPart("waits for a batch", stall, 1)]))

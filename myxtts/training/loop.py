@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
 from typing import Any, NamedTuple
@@ -298,7 +298,7 @@ class TrainingLoop:
             losses=[values["loss"] for values in named],
             learning_rate=self._schedule.choose_rate(self._progress.step - 1),
             scalars=scalars,
-            pipeline=self._source.read_facts(),
+            pipeline=replace(self._source.read_facts(), trainers=self._peers.list_waits()),
         )
 
     def _validate(self, batch: Batch) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, astuple, replace
 from functools import partial
@@ -36,7 +37,7 @@ from myxtts.monitoring.clock import Cause, TimeLedger
 from myxtts.pipeline.batch import Batch
 from myxtts.pipeline.batches import Batches, OpenRemote
 from myxtts.pipeline.recipe import BatchRecipe, pack_kit
-from myxtts.pipeline.threads import SLOTS, TimeLimits
+from myxtts.pipeline.threads import SLOTS, HandoffFacts, TimeLimits
 from myxtts.training.model import apply_devices
 from myxtts.training.resume_rules import describe_idle_workers, list_shared_settings, refuse_plan, refuse_settings
 from myxtts.training.saver import CheckpointSaver
@@ -82,6 +83,10 @@ class Peers:
         with ledger.spend(Cause.DATA_STALL), self.stop.while_idle():
             return source.take()
 
+    def list_waits(self) -> tuple[HandoffFacts, ...]:
+        """Of each of several trainers, since the start: how long it waited for its batches, and for the others."""
+        return ()
+
     def sum_gradients(self, gradients: Gradients) -> Gradients:
         """The gradients of all rows."""
         return gradients
@@ -112,6 +117,11 @@ class ClusterPeers(Peers):
     def __init__(self, spec: TrainerSpec, exchange: Exchange, stop: StopRequests, strategy: Any):
         super().__init__(stop, strategy)
         self._exchange = exchange
+        self._own_waits = [0.0, 0.0, 0.0]
+        """Seconds until this one had its batches, until the others had theirs, and in sums of gradients."""
+        self._waits = [self._own_waits] * spec.size
+        """Of all of them, at the last batch."""
+        self._batches = 0
         self.size = spec.size
         self.is_chief = spec.is_chief
         self.share = RowShare(spec.index, spec.size)
@@ -124,28 +134,45 @@ class ClusterPeers(Peers):
 
     def take(self, source: Batches, ledger: TimeLedger) -> Batch:
         # Not ended by a signal: the others wait for this batch too, and have to be met first.
-        with ledger.spend(Cause.DATA_STALL):
+        with ledger.spend(Cause.DATA_STALL), self._counting(0):
             batch = source.take()
-        with ledger.spend(Cause.OTHER_WORKERS):
+        with ledger.spend(Cause.OTHER_WORKERS), self._counting(1):
             return self.merge(batch)
 
     def merge(self, batch: Batch) -> Batch:
         """A batch with the totals of all its rows. Hears whether anybody was asked to stop."""
         facts, wants_stop = batch.info.facts, self.stop.signal is not None
         own = [wants_stop, *batch.info.totals, facts.clips, facts.samples, facts.padded_samples]
-        stops, *totals, clips, samples, padded = self.sum_numbers(f"batch {facts.number}", own)
+        told = self._gather(f"batch {facts.number}", [own, self._own_waits])
+        stops, *totals, clips, samples, padded = _add_columns(each for each, _ in told)
+        self._waits, self._batches = [waits for _, waits in told], self._batches + 1
         self.is_stopping = stops > 0
         whole = facts._replace(clips=int(clips), samples=int(samples), padded_samples=int(padded))
         tensors = {**batch.tensors, "totals_2": tf.constant(totals, tf.float32)}
         return Batch(tensors, replace(batch.info, facts=whole))
 
+    def list_waits(self) -> tuple[HandoffFacts, ...]:
+        # A sum takes all of them equally long, but for the time that one waits in it for another.
+        sum_s = min(in_sums_s for _, _, in_sums_s in self._waits)
+        return tuple(
+            HandoffFacts(f"Trainer {index}", self._batches, others_s + in_sums_s - sum_s, data_s, 0.0)
+            for index, (data_s, others_s, in_sums_s) in enumerate(self._waits)
+        )
+
+    @contextmanager
+    def _counting(self, which: int) -> Iterator[None]:
+        """Counts the time within among the waits of this trainer."""
+        began_s = time.perf_counter()
+        yield
+        self._own_waits[which] += time.perf_counter() - began_s
+
     def sum_gradients(self, gradients: Gradients) -> Gradients:
-        with self._naming_losses():
+        with self._naming_losses(), self._counting(2):
             flat = tf.nest.flatten(gradients)
             return Gradients(*tf.nest.pack_sequence_as(gradients, self._exchange.sum(flat)))
 
     def sum_numbers(self, what: str, numbers: list[float]) -> list[float]:
-        return [math.fsum(column) for column in zip(*self._gather(what, numbers), strict=True)]
+        return _add_columns(self._gather(what, numbers))
 
     def share_start(self, saver: CheckpointSaver) -> None:
         progress = saver.progress
@@ -199,6 +226,10 @@ class ClusterPeers(Peers):
                 f"Another trainer is lost, or the way to it: {str(error).partition(chr(10))[0]}. Started again, all go on from the last "
                 "checkpoint."
             ) from error
+
+
+def _add_columns(rows: Iterable[list[float]]) -> list[float]:
+    return [math.fsum(column) for column in zip(*rows, strict=True)]
 
 
 def _compare(index: int, facts: Mapping[str, Any], of_chief: Mapping[str, Any]) -> str | None:

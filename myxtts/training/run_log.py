@@ -311,7 +311,7 @@ def choose_board(run: TrainerFolder, config: XTTSConfig) -> Path:
 
 
 def _read_flow(pipeline: PipelineFacts) -> Flow:
-    return Flow(pipeline.elapsed_s, pipeline.work, pipeline.handoffs, pipeline.preparers)
+    return Flow(pipeline.elapsed_s, pipeline.work, pipeline.handoffs, pipeline.preparers, pipeline.trainers)
 
 
 @contextmanager

@@ -106,6 +106,13 @@ def test_of_each_preparer_of_a_cluster_it_is_told_who_waits():
     assert "and 2 more preparers" in text
 
 
+def test_of_each_trainer_of_a_cluster_it_is_told_for_what_it_waits():
+    trainers = tuple(HandoffFacts(f"Trainer {n}", 5, 4.0 * n, 1.0, 0.0) for n in range(2))
+    text = "\n".join(format_picture("gpt", make_picture(flow=replace(make_flow(), trainers=trainers))))
+    assert "Trainer 0  waits: for its batches 10%, for other trainers 0%" in text
+    assert "Trainer 1  waits: for its batches 10%, for other trainers 40%" in text
+
+
 def test_lines_of_the_log_scroll_by_above_the_picture_and_come_back_afterwards(monkeypatch):
     out = Terminal()
     monkeypatch.setattr(sys, "stderr", out)

@@ -12,6 +12,7 @@ import pytest
 
 from myxtts.cluster.trainers import TRAINER
 from myxtts.errors import HeadLostError, UserError
+from myxtts.monitoring.metrics import TrainRow
 from tests.support.processes import run_python
 from tests.support.tiny_run import TinyRun, at_step, leaves_nothing, list_processes, run_tiny, start_tiny, wait_for
 from tests.training.test_run_cards import assert_same_files, assert_same_losses
@@ -70,6 +71,11 @@ def test_when_a_trainer_dies_all_go_on_from_the_last_checkpoint_with_the_losses_
     assert_same_losses(run, alone)
     assert run.counts == alone.counts, "together they train on as many clips"
     assert_same_files(alone, run, rtol=2e-3, atol=2e-5)
+    waits = run.list_rows(TrainRow)[-1].flow.trainers
+    assert [each.name for each in waits] == ["Trainer 0", "Trainer 1"]
+    assert all(each.items == 2 and each.taker_wait_s + each.giver_wait_s > 0 for each in waits), "of one update"
+    assert "Trainer 1: waits" in run.text
+    assert "Trainer 1" in (run.folder / "report.html").read_text()
     assert "Traceback" not in run.text
 
 
