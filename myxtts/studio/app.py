@@ -21,7 +21,7 @@ from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
@@ -62,10 +62,12 @@ from myxtts.studio.trainings import (
     spell_words,
     summarise_progress,
 )
-from myxtts.studio.workspace import Workspace
+from myxtts.studio.workspace import LONGEST_RECORDING_S, Workspace
+from myxtts.text.sentences import split_sentences
 
 PAGES = ("recordings", "corpora", "training", "voices", "speak")
 LANGUAGES = ("en", "fa")
+PERSIAN_LETTER = re.compile("[\u0600-\u06ff]")
 RATE_LIMIT = 100_000
 """Requests a minute that nobody's own page comes near to."""
 WRONG_TOKENS = 30
@@ -81,6 +83,23 @@ def read_words() -> dict[str, tuple[str, ...]]:
     """What the pages say: a key, then the words of each language."""
     lines = read_text(Path(__file__).with_name("words.tsv")).splitlines()
     return {key: tuple(words) for key, *words in (line.split("\t") for line in lines if line)}
+
+
+def choose_language(request: Request) -> str:
+    """That of whoever asks."""
+    asked = request.query_params.get("lang", request.cookies.get("lang", ""))
+    preferred = "fa" if request.headers.get("accept-language", "").lower().startswith("fa") else "en"
+    return asked if asked in LANGUAGES else preferred
+
+
+def translate_error(message: str, language: str) -> str:
+    """What the studio says itself, in a language; what its commands say stays as it is."""
+    for key, (english, *others) in read_words().items():
+        if key.startswith("error.") and language != "en":
+            pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>.+)", re.escape(english))
+            if found := re.fullmatch(pattern, message, re.DOTALL):
+                return others[LANGUAGES.index(language) - 1].format_map(found.groupdict())
+    return message
 
 
 class Studio:
@@ -103,9 +122,7 @@ class Studio:
 
     def render(self, request: Request, template: str, **facts: Any) -> HTMLResponse:
         """A page or a part of one, in the language of whoever asks."""
-        asked = request.query_params.get("lang", request.cookies.get("lang", ""))
-        preferred = "fa" if request.headers.get("accept-language", "").lower().startswith("fa") else "en"
-        language = asked if asked in LANGUAGES else preferred
+        language = choose_language(request)
         words, at = read_words(), LANGUAGES.index(language)
 
         def say(key: str, **values: Any) -> str:
@@ -127,7 +144,14 @@ class Studio:
 
     async def show_recordings(self, request: Request) -> Response:
         """GET /recordings."""
-        return self.render(request, "recordings.html", recordings=self.workspace.list_recordings())
+        bounds = {"most_bytes": self._most_upload_bytes, "most_hours": f"{LONGEST_RECORDING_S / 3600:g}"}
+        return self.render(request, "recordings.html", recordings=self.workspace.list_recordings(), **bounds)
+
+    async def split_script(self, request: Request) -> Response:
+        """POST /sentences: those of a text that is to be read aloud, as JSON. A line never goes on in the next one."""
+        text = (await read_fields(request)).get("text", "")
+        language = "fa" if PERSIAN_LETTER.search(text) else "en"
+        return JSONResponse([each for line in text.splitlines() for each in split_sentences(line, language, join=False)])  # fmt: skip
 
     async def add_recording(self, request: Request) -> Response:
         """POST /recordings?title=...: a sound file, as the body."""
@@ -408,6 +432,7 @@ class Studio:
             Mount("/static", StaticFiles(packages=[("myxtts.studio", "static")])),
             at("/recordings", self.show_recordings),
             at("/recordings", self.add_recording, "POST"),
+            at("/sentences", self.split_script, "POST"),
             at("/recordings/{id}", self.remove_recording, "DELETE"),
             at("/recordings/{id}/sound", self.play_recording),
             at("/corpora", self.show_corpora),
@@ -446,6 +471,8 @@ def answer_failure(studio: Studio, request: Request, error: Exception) -> Respon
         error = explain_disk(error)
     elif not isinstance(error, ApiError | HTTPException):
         error = ApiError("The studio could not do it: a fault of MyXTTS. What it has printed says where.", INTERNAL)
+    if isinstance(error, ApiError):
+        error = ApiError(translate_error(str(error), choose_language(request)), error.kind, param=error.param)
     answer = answer_error(error)
     if "text/html" not in request.headers.get("accept", "") or request.headers.get("hx-request"):
         return answer

@@ -21,6 +21,7 @@ FLAGS = (
 )  # fmt: skip
 
 
+PATIENCE_S = 300
 COMPLAINTS = ("Runtime.exceptionThrown", "Log.entryAdded")
 """Events: what a page's scripts throw, and what the browser itself finds wrong with it."""
 
@@ -77,10 +78,11 @@ class Tab:
 
     def wait_for(self, condition: str) -> None:
         """Waits until an expression is true."""
-        self.evaluate(
-            "new Promise(done => { const look = () => { let ok = false; try { ok = " + condition + "; } catch {} "
-            "ok ? done(true) : setTimeout(look, 20); }; look(); })"
+        has_come = self.evaluate(
+            f"new Promise(done => {{ const end = Date.now() + {1000 * PATIENCE_S}, look = () => {{ let ok = false; "
+            f"try {{ ok = {condition}; }} catch {{}} ok || Date.now() > end ? done(Boolean(ok)) : setTimeout(look, 20); }}; look(); }})"
         )
+        assert has_come, f"{condition}: never; the page says {self.evaluate('document.body.innerText')[:2000]}"
 
     def click(self, selector: str) -> None:
         """Presses the mouse in the middle of an element, as a person does."""

@@ -45,12 +45,13 @@ BYTES = {"Content-Type": "application/octet-stream"}
 @contextlib.contextmanager
 def host_studio(root: Path, **settings: Any) -> Iterator[tuple[StudioClient, Studio]]:
     """A studio for the time of the block."""
+    port = settings.pop("port", 0)
     limits = ServingLimits(requests_per_minute=10_000, headers_s=settings.pop("headers_s", 10.0))
     workspace = Workspace(root)
     workspace.make()
     studio = Studio(workspace, rehearsal=True, **settings)
     server = make_server(build_studio(studio, token=TOKEN, hosts=LOOPBACK_NAMES), limits)
-    with contextlib.closing(bind_socket(ServerSettings(port=0, token=TOKEN))) as listener:
+    with contextlib.closing(bind_socket(ServerSettings(port=port, token=TOKEN))) as listener:
         listener.listen()
         running = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="test-studio")
         running.start()

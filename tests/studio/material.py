@@ -16,17 +16,17 @@ RATE_HZ = 22_050
 
 
 def write_book_of(folder: Path, clips: int, doubtful: int = 2) -> Path:
-    """A corpus in which the last clips are doubtful, and the very last was set aside."""
+    """A corpus in which the last clips are doubtful, and the very last was set aside; without doubtful ones all are kept."""
     (folder / "wavs").mkdir(parents=True)
     samples = np.sin(np.arange(RATE_HZ) / 20).astype(np.float32) * np.linspace(0, 0.5, RATE_HZ, dtype=np.float32)
     sound = folder / "sound"
     soundfile.write(sound, samples, RATE_HZ, format="WAV", subtype="PCM_16")
     booked = []
     for number in range(clips):
-        is_last = number == clips - 1
+        is_aside = doubtful > 0 and number == clips - 1
         reasons = ["misheard"] if number >= clips - doubtful else []
         (folder / "wavs" / f"clip_{number:05}.wav").hardlink_to(sound)
-        booked.append(BookedClip(f"clip_{number:05}", "a.wav", number, number + 1, 1.0, f"This is sentence {number}.", reasons=reasons, kept=not is_last, figures={"snr_db": 30.0}))  # fmt: skip
+        booked.append(BookedClip(f"clip_{number:05}", "a.wav", number, number + 1, 1.0, f"This is sentence {number}.", reasons=reasons, kept=not is_aside, figures={"snr_db": 30.0}))  # fmt: skip
     sound.unlink()
     write_corpus(folder, ClipBook("x", "en", "none", None, clips=booked, complete=True))
     return folder

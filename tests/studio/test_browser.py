@@ -1,6 +1,7 @@
 """The studio in a real browser: uploads, keys, thousands of clips, a lost connection, a microphone."""
 
 import contextlib
+import re
 import time
 
 import pytest
@@ -9,6 +10,7 @@ from myxtts.recordings.book import read_book
 from tests.serving import browser
 from tests.serving.browser import CHROMIUM, NO_CHROMIUM
 from tests.serving.hosting import CHUNK_SAMPLES, VOICE, GatedSynthesizer, host
+from tests.studio import hosting
 from tests.studio.hosting import host_studio
 from tests.studio.material import join_clips, write_book_of, write_run
 from tests.studio.visiting import choose_file, go, press, visit
@@ -17,6 +19,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
 
 FIRST_SOUND_S = 1.0
 """Within which the first of thousands of clips can be played, on a machine that has nothing else to do."""
+LOST = "document.querySelector('#lost').textContent"
 SLOWER = 8
 """Than such a machine, at worst, is one that runs other tests."""
 
@@ -47,7 +50,27 @@ def test_a_recording_is_uploaded_played_and_removed(hosted, tmp_path):
         tab.click("#recordings button")
         tab.wait_for("document.querySelectorAll('#recordings article').length === 0")
         assert studio.workspace.list_recordings() == []
-        assert [each["entry"]["url"] for each in tab.complaints if "400" not in each["entry"]["text"]] == []
+        assert list_refusals(tab) == [("400", "/recordings?title=song.wav&text=")]
+
+
+def list_refusals(tab):
+    """What the console complains of, where that is an answer of the studio: its status and what was asked for."""
+    entries = [each["entry"] for each in tab.complaints]
+    return [
+        (re.search(r"status of (\d+)", each["text"])[1], re.sub("http://[^/]+", "", each["url"])) for each in entries
+    ]
+
+
+def test_a_file_that_is_too_large_is_not_even_sent(tmp_path):
+    (tmp_path / "long one.wav").write_bytes(b"RIFF" * 1000)
+    with host_studio(tmp_path / "workspace", most_upload_bytes=2048) as (client, studio), visit(client.origin) as tab:
+        tab.click("#consent")
+        choose_file(tab, "#files", tmp_path / "long one.wav")
+        tab.wait_for(
+            "document.querySelector('#upload-told.bad')?.textContent.startsWith('long one.wav is larger than 2.0 kB')"
+        )
+        assert "up to 24 h and 2.0 kB each" in tab.evaluate("document.body.innerText")
+        assert tab.complaints == []
 
 
 def test_clips_are_mended_kept_and_dropped_by_keys_alone(hosted):
@@ -103,9 +126,35 @@ def test_a_lost_studio_is_told_on_the_page_that_watches(tmp_path):
             write_run(studio.workspace.runs / "first")
             tab = stack.enter_context(visit(client.origin, "/runs/first"))
             tab.wait_for("document.querySelector('[data-part=figures] .tiles')")
-            assert tab.evaluate("document.querySelector('#lost').hidden")
-        tab.wait_for("!document.querySelector('#lost').hidden")
-        assert "does not answer" in tab.evaluate("document.querySelector('#lost').textContent")
+            assert tab.evaluate(LOST) == ""
+        tab.wait_for(f"{LOST}.includes('does not answer')")
+
+
+def test_a_studio_that_was_started_again_is_told_as_such(tmp_path, monkeypatch):
+    with contextlib.ExitStack() as stack:
+        with host_studio(tmp_path / "workspace") as (client, studio):
+            write_run(studio.workspace.runs / "first")
+            tab = stack.enter_context(visit(client.origin, "/runs/first"))
+            tab.wait_for("document.querySelector('[data-part=figures] .tiles')")
+        tab.wait_for(f"{LOST}.includes('does not answer')")
+        monkeypatch.setattr(hosting, "TOKEN", "another")
+        stack.enter_context(host_studio(tmp_path / "workspace", port=client.port))
+        tab.wait_for(f"{LOST}.includes('open the address it has printed')")
+        go(tab, f"{client.origin}", "/?token=another")
+
+
+def test_a_lost_studio_is_told_where_a_page_asks_again_and_again(tmp_path):
+    with contextlib.ExitStack() as stack:
+        with host_studio(tmp_path / "workspace") as (client, studio):
+            write_book_of(studio.workspace.corpora / "mine", 5)
+            tab = stack.enter_context(visit(client.origin, "/corpora"))
+            studio.jobs.is_running = lambda name: True
+            go(tab, client.origin, "/corpora")
+            tab.wait_for("document.querySelector('[data-status=making]')")
+        tab.wait_for(f"{LOST}.includes('does not answer')")
+        assert tab.evaluate("getComputedStyle(document.querySelector('#lost')).display") == "block"
+        with host_studio(tmp_path / "workspace", port=client.port):
+            tab.wait_for(f"{LOST} === '' && document.querySelector('[data-status=ready]')")
 
 
 def test_sentences_of_a_script_are_recorded_with_their_text(hosted, monkeypatch):
@@ -114,9 +163,9 @@ def test_sentences_of_a_script_are_recorded_with_their_text(hosted, monkeypatch)
     with visit(client.origin) as tab:
         tab.click("#consent")
         tab.evaluate("document.querySelector('#studio-booth').open = true")
-        tab.type_into("#script", "The first sentence. And the second!")
+        tab.type_into("#script", "Dr. Who paid 3.5 dollars. And the second!")
         tab.click("#booth-begin")
-        tab.wait_for("document.querySelector('#sentence').textContent === 'The first sentence.'")
+        tab.wait_for("document.querySelector('#sentence').textContent === 'Dr. Who paid 3.5 dollars.'")
         tab.wait_for("document.querySelector('#level').value > 0")
         tab.click("#booth-record")
         tab.evaluate("new Promise(done => setTimeout(done, 1200))")
@@ -125,8 +174,41 @@ def test_sentences_of_a_script_are_recorded_with_their_text(hosted, monkeypatch)
         tab.click("#booth-keep")
         tab.wait_for("document.querySelector('#sentence').textContent === 'And the second!'")
         (recording,) = studio.workspace.list_recordings()
-        assert recording.text == "The first sentence."
+        assert recording.text == "Dr. Who paid 3.5 dollars."
         assert recording.seconds > 0.5
+        assert tab.complaints == []
+
+
+def test_a_script_is_recorded_by_keys_alone_and_enter_never_loses_a_take(hosted, monkeypatch):
+    monkeypatch.setattr(browser, "FLAGS", (*browser.FLAGS, "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"))  # fmt: skip
+    client, studio = hosted
+    with visit(client.origin) as tab:
+        for place, key in (("#consent", " "), ("#studio-booth summary", "Enter")):
+            while not tab.evaluate(f"document.activeElement.matches({place!r})"):
+                press(tab, "Tab")
+            press(tab, key)
+        press(tab, "Tab")
+        tab.call("Input.insertText", text="One. Two. Three.")
+        press(tab, "Tab")
+        press(tab, "Enter")
+        tab.wait_for("document.querySelector('#level').value > 0")
+        for take in (1, 2):
+            press(tab, "r")
+            tab.evaluate("new Promise(done => setTimeout(done, 600))")
+            press(tab, "r")
+            tab.wait_for("!document.querySelector('#booth-keep').disabled")
+            press(tab, "p")
+            tab.wait_for("document.querySelector('#booth-player').currentTime > 0")
+            press(tab, "Enter")
+            tab.wait_for(f"document.querySelectorAll('#recordings article').length === {take}")
+        # After the mouse, too.
+        tab.click("#booth-record")
+        tab.evaluate("new Promise(done => setTimeout(done, 600))")
+        tab.click("#booth-record")
+        tab.wait_for("!document.querySelector('#booth-keep').disabled")
+        press(tab, "Enter")
+        tab.wait_for("document.querySelectorAll('#recordings article').length === 3")
+        assert {each.text for each in studio.workspace.list_recordings()} == {"One.", "Two.", "Three."}
         assert tab.complaints == []
 
 
@@ -169,6 +251,4 @@ def test_a_sentence_is_spoken_as_it_is_made_and_downloaded(speaking):
         tab.wait_for(
             "document.querySelector('#speak-told.bad')?.textContent.startsWith('The model that speaks has gone')"
         )
-        assert [
-            each for each in tab.complaints if "status of 4" not in str(each) and "status of 503" not in str(each)
-        ] == []
+        assert list_refusals(tab) == [("400", "/speak"), ("503", "/speak")]

@@ -68,6 +68,36 @@ def test_every_word_is_there_in_both_languages():
         assert {f"status.{status}", f"explain.{status}"} <= set(words)
 
 
+def test_errors_of_the_studio_are_told_in_the_language_of_the_page(client, corpus):
+    def say(method, path, fields=None):
+        return client.ask(method, path, fields, **{"Accept-Language": "fa"}).error["message"]
+
+    assert say("GET", f"/corpora/{corpus.name}/clips/none/sound") == "چنین چیزی نیست (clip)."
+    assert say("POST", f"/corpora/{corpus.name}/clips/clip_00000", {"text": " "}).startswith("متن باید ۱ تا 2000 نویسه")
+    assert say("POST", "/corpora", {"name": "x"}) == "یک ضبط یا بیشتر انتخاب کنید."
+    english = client.ask("POST", "/corpora", {"name": "x"}).error["message"]
+    assert english == "Choose one recording or more."
+    assert say("POST", "/recordings", {}).isascii(), "what others say is left as it is"
+
+
+def test_every_translated_error_is_one_that_is_said():
+    """Where the words of an error change, its translation would no longer be found."""
+    sources = "".join(path.read_text() for path in (ROOT / "myxtts" / "studio").glob("*.py"))
+    joined = re.sub(r"\{[^{}\n]*(\{[^{}\n]*\}[^{}\n]*)*\}", "{}", re.sub(r'"\s*\n\s*f?"', "", sources))
+    for key, (english, _) in read_words().items():
+        if key.startswith("error."):
+            assert re.sub(r"\{\w+\}", "{}", english) in joined, key
+
+
+def test_a_script_is_split_where_its_sentences_end(client):
+    def split(text):
+        return json.loads(client.ask("POST", "/sentences", {"text": text}).body)
+
+    assert split("Dr. Who paid 3.5 dollars. And left!\nA line") == ["Dr. Who paid 3.5 dollars.", "And left!", "A line"]
+    assert split("سلام. خوبی؟ بله") == ["سلام.", "خوبی؟", "بله"]
+    assert split(" \n ") == []
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_page_is_there_in_both_languages_and_the_choice_is_kept(client, corpus, run, page):
     persian = client.ask("GET", f"/{page}?lang=fa")

@@ -11,7 +11,7 @@ from tests.serving.browser import Tab, open_tab
 from tests.studio.hosting import TOKEN
 
 PATIENCE_S = 600
-CODES = {"Enter": 13, "Escape": 27, " ": 32, "Backspace": 8}
+CODES = {"Enter": 13, "Escape": 27, " ": 32, "Backspace": 8, "Tab": 9, "ArrowLeft": 37, "ArrowRight": 39}
 
 
 @contextlib.contextmanager

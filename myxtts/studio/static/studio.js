@@ -5,7 +5,8 @@ const say = (key, values = {}) => WORDS[key].replace(/\{(\w+)\}/g, (all, name) =
 
 function tell(place, text, isBad = false) {
   if (!place) return;
-  place.textContent = text;
+  // What is said already is not read out again.
+  if (place.textContent !== text) place.textContent = text;
   place.classList.toggle("bad", isBad);
 }
 
@@ -15,8 +16,9 @@ async function ask(path, options = {}) {
     if (error.name === "AbortError") throw error;
     throw new Error(say("gone"));
   }
-  if (response.ok) return response;
-  throw new Error(readError(await response.text(), response.status));
+  if (!response.ok) throw new Error(readError(await response.text(), response.status));
+  tell(find("lost"), "");
+  return response;
 }
 
 function readError(body, status) {
@@ -25,12 +27,25 @@ function readError(body, status) {
 
 // What went wrong is told beside what was pressed.
 function findTold(element) { return element.closest("article, form, section")?.querySelector(".told") ?? find("lost"); }
-document.addEventListener("htmx:responseError", event => {
-  const { elt, xhr } = event.detail;
-  tell(findTold(elt), readError(xhr.responseText, xhr.status), true);
-});
-document.addEventListener("htmx:sendError", event => tell(findTold(event.detail.elt), say("gone"), true));
+const AGAIN_MS = 3000;
+function tellFailure({ elt }, text) {
+  tell(findTold(elt), text, true);
+  // What polls asks again by itself; what loads as it comes into sight would not.
+  if (elt.matches(".more")) setTimeout(() => { if (elt.isConnected) htmx.trigger(elt, "more"); }, AGAIN_MS);
+}
+document.addEventListener("htmx:responseError", ({ detail }) => tellFailure(detail, readError(detail.xhr.responseText, detail.xhr.status)));
+document.addEventListener("htmx:sendError", ({ detail }) => tellFailure(detail, say("gone")));
+document.addEventListener("htmx:afterRequest", event => { if (event.detail.successful) tell(find("lost"), ""); });
 document.addEventListener("htmx:beforeRequest", event => { const told = findTold(event.detail.elt); if (told?.id !== "lost") tell(told, ""); });
+
+// Of a keyboard with other letters, the Latin one in the same place.
+function readKey({ key, code = "" }) {
+  if (key.length > 1) return key;
+  return (key > "~" && code.startsWith("Key") ? code.slice(3) : key).toLowerCase();
+}
+const hasModifier = event => event.ctrlKey || event.metaKey || event.altKey;
+// These keys are a button's own.
+const isPress = event => ["Enter", " "].includes(event.key) && event.target.closest?.("button, a, summary, audio");
 
 // Recordings
 function sendFile(file, title, text, onProgress) {
@@ -54,6 +69,8 @@ function addRecording(html) {
 async function sendFiles(files) {
   const told = find("upload-told"), progress = find("upload-progress"), failed = [];
   for (const file of files) {
+    // Who refuses it in the middle is seen as one who does not answer.
+    if (file.size > Number(find("files").dataset.most)) { failed.push(say("too_large", { name: file.name, most: find("files").dataset.named })); continue; }
     progress.hidden = false;
     tell(told, say("sending", { name: file.name }));
     try { addRecording(await sendFile(file, file.name, "", share => { progress.value = share; })); }
@@ -89,7 +106,7 @@ function encodeWav(parts, rate) {
 }
 
 if (find("booth")) {
-  const told = find("booth-told"), record = find("booth-record"), keep = find("booth-keep"), player = find("booth-player");
+  const booth = find("booth"), told = find("booth-told"), record = find("booth-record"), keep = find("booth-keep"), player = find("booth-player");
   let sentences = [], at = 0, context = null, parts = null, take = null;
   const show = () => {
     take = parts = null;
@@ -110,7 +127,9 @@ if (find("booth")) {
   };
   find("booth-begin").onclick = async () => {
     if (!find("consent").checked) return tell(told, say("consent"), true);
-    sentences = find("script").value.match(/[^\n.!?؟。]+[.!?؟。]*/g)?.map(each => each.trim()).filter(each => each.length > 1) ?? [];
+    try {
+      sentences = await (await ask("/sentences", { method: "POST", body: new URLSearchParams({ text: find("script").value }) })).json();
+    } catch (error) { return tell(told, error.message, true); }
     if (!sentences.length) return tell(told, say("no_script"), true);
     try {
       if (!context) {
@@ -122,9 +141,10 @@ if (find("booth")) {
         context.createMediaStreamSource(stream).connect(recorder);
       }
       at = 0;
-      find("booth").hidden = false;
+      booth.hidden = false;
       tell(told, "");
       show();
+      booth.focus();
     } catch (error) { tell(told, say("no_microphone", { why: error.message }), true); }
   };
   record.onclick = toggle;
@@ -138,10 +158,14 @@ if (find("booth")) {
       show();
     } catch (error) { tell(told, error.message, true); keep.disabled = false; }
   };
+  // A button that was pressed would keep Enter for itself.
+  booth.addEventListener("click", event => { if (event.target.closest("button")) booth.focus(); });
   document.addEventListener("keydown", event => {
-    if (find("booth").hidden || ["TEXTAREA", "INPUT", "BUTTON"].includes(event.target.tagName)) return;
-    const moves = { r: record, Enter: keep, s: find("booth-skip") };
-    if (event.key === "p" && take) player.play(); else if (moves[event.key] && !moves[event.key].disabled) { event.preventDefault(); moves[event.key].click(); }
+    const isElsewhere = booth.hidden || !find("studio-booth").open || event.target.closest?.("textarea, input, select");
+    if (isElsewhere || isPress(event) || hasModifier(event) || event.repeat) return;
+    const key = readKey(event), pressed = { r: record, Enter: keep, s: find("booth-skip") }[key];
+    if (key === "p" && take) player.play();
+    if (pressed && !pressed.disabled) { event.preventDefault(); pressed.click(); }
   });
 }
 
@@ -244,28 +268,41 @@ if (find("speak")) {
 }
 
 // Live pages: parts come when they have changed.
-const watched = document.querySelector("[data-watch]");
-if (watched) {
+const watched = document.querySelector("[data-watch]"), WATCH_AGAIN_MS = 10000;
+function watch() {
   const source = new EventSource(watched.dataset.watch);
   for (const place of watched.querySelectorAll("[data-part]")) source.addEventListener(place.dataset.part, event => {
     place.innerHTML = event.data;
     htmx.process(place);
   });
-  source.onopen = () => { find("lost").hidden = true; };
-  source.onerror = () => { find("lost").hidden = false; };
+  source.onopen = () => tell(find("lost"), "");
+  source.onerror = async () => {
+    if (source.readyState !== EventSource.CLOSED) return tell(find("lost"), say("gone"), true);
+    // It has given up, and does not say what it was answered.
+    try { await ask(location.href); } catch (error) { tell(find("lost"), error.message, true); }
+    setTimeout(watch, WATCH_AGAIN_MS);
+  };
 }
+if (watched) watch();
 
 // Corpus: one clip at a time, by keys alone.
 if (find("clips")) {
-  const player = find("clip-player");
-  let playing = null;
+  const clips = find("clips"), player = find("clip-player");
+  let playing = null, ahead = 0, changes = Promise.resolve();
   const current = () => document.activeElement.closest?.(".clip") ?? document.querySelector(".clip.current") ?? document.querySelector(".clip");
-  const choose = clip => {
+  const choose = (clip, hasFocus = false) => {
     if (!clip) return;
+    ahead = 0;
     document.querySelector(".clip.current")?.classList.remove("current");
     clip.classList.add("current");
-    clip.focus({ preventScroll: true });
+    if (!hasFocus) clip.focus({ preventScroll: true });
     clip.scrollIntoView({ block: "nearest" });
+  };
+  const goOn = () => {
+    const next = current().nextElementSibling;
+    if (next?.matches(".clip")) choose(next);
+    // Gone to when it has come.
+    if (next?.matches(".more")) { ahead += 1; htmx.trigger(next, "more"); }
   };
   const play = clip => {
     const isSame = playing === clip && !player.paused;
@@ -277,59 +314,76 @@ if (find("clips")) {
     clip.classList.add("playing");
     player.play().catch(error => { if (error.name !== "AbortError") tell(clip.querySelector(".told"), error.message, true); });
   };
-  player.onended = () => playing?.classList.remove("playing");
+  const seek = (clip, second) => {
+    if (playing !== clip || player.paused) play(clip);
+    player.currentTime = Math.max(0, Math.min(second, clip.dataset.seconds));
+  };
+  player.onended = () => playing.classList.remove("playing");
+  player.ontimeupdate = () => playing.style.setProperty("--at", `${100 * player.currentTime / playing.dataset.seconds}%`);
+  // An answer may be late: it changes what it is about, and neither what is chosen nor what is being typed.
   const change = async (clip, fields) => {
-    const told = clip.querySelector(".told");
+    const told = clip.querySelector(".told"), area = clip.querySelector("textarea");
     try {
-      const text = await (await ask(clip.dataset.url, { method: "POST", body: new URLSearchParams(fields) })).text();
-      const isPlaying = playing === clip, fresh = document.createRange().createContextualFragment(text);
-      const count = fresh.querySelector("#counts"), next = fresh.querySelector(".clip");
-      find("counts").replaceWith(count);
-      clip.replaceWith(next);
-      if (isPlaying) playing = next;
-      fit(next.querySelector("textarea"));
-      choose(next);
-      tell(next.querySelector(".told"), say("saved"));
-      setTimeout(() => tell(next.querySelector(".told"), ""), 1500);
-      return next;
+      const answer = await ask(clip.dataset.url, { method: "POST", body: new URLSearchParams(fields), keepalive: true });
+      const fresh = document.createRange().createContextualFragment(await answer.text()), saved = fresh.querySelector("textarea").value;
+      find("counts").replaceWith(fresh.querySelector("#counts"));
+      clip.classList.toggle("dropped", fresh.querySelector(".clip").matches(".dropped"));
+      clip.querySelector(".why").replaceWith(fresh.querySelector(".why"));
+      for (const name of ["keep", "drop"]) {
+        const [ours, theirs] = [clip, fresh].map(each => each.querySelector(`[data-do=${name}]`));
+        ours.setAttribute("aria-pressed", theirs.getAttribute("aria-pressed"));
+      }
+      if (area.value === fields.text) area.value = saved;
+      area.defaultValue = saved;
+      fit(area);
+      tell(told, say("saved"));
+      setTimeout(() => { if (told.textContent === say("saved")) tell(told, ""); }, 1500);
     } catch (error) { tell(told, error.message, true); }
   };
+  // One after the other, so that the last word is the last.
+  const changeNext = (clip, fields) => { changes = changes.then(() => change(clip, fields)); };
+  const isUnsaved = area => area.value !== area.defaultValue;
   const fit = area => {
-    area.dataset.fit ??= area.value;
     if (CSS.supports("field-sizing", "content")) return;
     area.style.height = "auto";
     area.style.height = `${area.scrollHeight + 2}px`;
   };
-  const fitAll = () => find("clips").querySelectorAll("textarea:not([data-fit])").forEach(fit);
-  document.addEventListener("htmx:afterSettle", fitAll);
+  const fitAll = () => clips.querySelectorAll("textarea:not([style])").forEach(fit);
   fitAll();
-  find("clips").addEventListener("input", event => fit(event.target));
-  find("clips").addEventListener("focusout", event => {
-    const area = event.target;
-    if (area.tagName === "TEXTAREA" && area.value !== area.dataset.fit) { area.dataset.fit = area.value; change(area.closest(".clip"), { text: area.value }); }
+  document.addEventListener("htmx:afterSwap", () => {
+    fitAll();
+    for (let left = ahead; left > 0; left -= 1) goOn();
   });
-  find("clips").addEventListener("click", event => {
+  addEventListener("beforeunload", event => { if ([...clips.querySelectorAll("textarea")].some(isUnsaved)) event.preventDefault(); });
+  clips.addEventListener("input", event => fit(event.target));
+  clips.addEventListener("focusout", ({ target }) => {
+    if (target.tagName === "TEXTAREA" && isUnsaved(target)) changeNext(target.closest(".clip"), { text: target.value });
+  });
+  clips.addEventListener("click", event => {
     const clip = event.target.closest(".clip"), button = event.target.closest("button");
     if (!clip) return;
-    if (event.target.tagName !== "TEXTAREA") choose(clip);
-    if (button?.classList.contains("play")) play(clip);
-    if (button?.dataset.do) change(clip, { kept: button.dataset.do === "keep" ? "yes" : "no" });
+    // A button that was pressed by a key is where its user still is.
+    if (event.target.tagName !== "TEXTAREA") choose(clip, event.detail === 0);
+    if (event.target.matches(".wave")) seek(clip, clip.dataset.seconds * event.offsetX / event.target.clientWidth);
+    if (button?.matches(".play")) play(clip);
+    if (button?.dataset.do) changeNext(clip, { kept: button.dataset.do === "keep" ? "yes" : "no" });
   });
   document.addEventListener("keydown", event => {
-    const clip = current(), isTyping = event.target.tagName === "TEXTAREA";
-    if (!clip || event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("nav, .actions")) return;
-    if (isTyping) {
-      if (event.key === "Escape") { event.target.value = event.target.dataset.fit; choose(clip); }
+    const clip = current();
+    if (!clip || hasModifier(event) || event.isComposing || isPress(event) || event.target.closest?.("nav, .actions")) return;
+    if (event.target.tagName === "TEXTAREA") {
+      if (event.key === "Escape") { event.target.value = event.target.defaultValue; choose(clip); }
       if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); choose(clip); }
       return;
     }
-    const next = clip.nextElementSibling?.classList.contains("clip") ? clip.nextElementSibling : null;
+    const heard = playing === clip ? player.currentTime : 0;
     const moves = {
-      j: () => choose(next), ArrowDown: () => choose(next),
-      k: () => choose(clip.previousElementSibling), ArrowUp: () => choose(clip.previousElementSibling),
-      " ": () => { choose(clip); play(clip); }, e: () => { const area = clip.querySelector("textarea"); area.focus(); area.select(); },
-      a: () => change(clip, { kept: "yes" }), x: () => change(clip, { kept: "no" }),
+      j: goOn, ArrowDown: goOn, k: () => choose(clip.previousElementSibling), ArrowUp: () => choose(clip.previousElementSibling),
+      " ": () => { choose(clip); play(clip); }, ArrowLeft: () => seek(clip, heard - 1), ArrowRight: () => seek(clip, heard + 1),
+      e: () => { const area = clip.querySelector("textarea"); area.focus(); area.select(); },
+      a: () => changeNext(clip, { kept: "yes" }), x: () => changeNext(clip, { kept: "no" }),
     };
-    if (moves[event.key]) { event.preventDefault(); moves[event.key](); }
+    const move = moves[readKey(event)];
+    if (move) { event.preventDefault(); move(); }
   });
 }
