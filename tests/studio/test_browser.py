@@ -63,7 +63,7 @@ def list_refusals(tab):
 
 def test_a_file_that_is_too_large_is_not_even_sent(tmp_path):
     (tmp_path / "long one.wav").write_bytes(b"RIFF" * 1000)
-    with host_studio(tmp_path / "workspace", most_upload_bytes=2048) as (client, studio), visit(client.origin) as tab:
+    with host_studio(tmp_path / "workspace", most_upload_bytes=2048) as (client, _), visit(client.origin) as tab:
         tab.click("#consent")
         choose_file(tab, "#files", tmp_path / "long one.wav")
         tab.wait_for(

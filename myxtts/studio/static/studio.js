@@ -343,15 +343,17 @@ if (find("clips")) {
   // One after the other, so that the last word is the last.
   const changeNext = (clip, fields) => { changes = changes.then(() => change(clip, fields)); };
   const isUnsaved = area => area.value !== area.defaultValue;
+  const isFitting = CSS.supports("field-sizing", "content");
   const fit = area => {
-    if (CSS.supports("field-sizing", "content")) return;
+    if (isFitting) return;
     area.style.height = "auto";
     area.style.height = `${area.scrollHeight + 2}px`;
   };
-  const fitAll = () => clips.querySelectorAll("textarea:not([style])").forEach(fit);
-  fitAll();
-  document.addEventListener("htmx:afterSwap", () => {
-    fitAll();
+  const fitAll = place => place.querySelectorAll("textarea").forEach(fit);
+  fitAll(clips);
+  // Comes once for each clip that has come.
+  clips.addEventListener("htmx:afterSwap", event => {
+    fitAll(event.target);
     for (let left = ahead; left > 0; left -= 1) goOn();
   });
   addEventListener("beforeunload", event => { if ([...clips.querySelectorAll("textarea")].some(isUnsaved)) event.preventDefault(); });
