@@ -1,7 +1,8 @@
 """Draw the README's pictures from real runs, after a view or a report has changed: `python tools/make_pictures.py`.
 
-The live view is a frame of a training in a terminal of 80 columns, the profiler's report is its page in a headless Chromium. Both
-runs are rehearsals on logical CPU devices and take some minutes.
+The live view is a frame of a training in a terminal of 80 columns, the profiler's report is its page in a headless Chromium. The
+studio shows a corpus, made by `myxtts corpus` of a recording that is joined from demo clips, and that same training. All runs are
+rehearsals on logical CPU devices and take some minutes.
 """
 
 from __future__ import annotations
@@ -19,13 +20,23 @@ import subprocess
 import sys
 import tempfile
 import termios
+from base64 import b64decode
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+import soundfile
 from rich.console import Console
 from rich.text import Text
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.serving.browser import Tab  # noqa: E402
+from tests.studio.hosting import host_studio  # noqa: E402
+from tests.studio.material import join_clips  # noqa: E402
+from tests.studio.visiting import go, press, visit  # noqa: E402
+
 COLUMNS, ROWS = 80, 50
 PAGE_WIDTH, PAGE_HEIGHT = 920, 1130
 REDRAWN = re.compile(r"\r?(?:\x1b\[2K)?(?:\x1b\[1A\x1b\[2K)+")
@@ -41,13 +52,19 @@ def main() -> None:
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        frames = list_frames(run_in_terminal(name_training(Path(folder) / "run")))
+        workspace = Path(folder) / "studio"
+        (workspace / "corpora").mkdir(parents=True)
+        (workspace / "runs").mkdir()
+        frames = list_frames(run_in_terminal(name_training(workspace / "runs" / "my-voice")))
         # Nearly at the end, where all that a view can know is known.
         picture = draw_terminal(frames[len(frames) * 9 // 10], "myxtts train")
         (out / "live-view.svg").write_text(picture, encoding="utf-8")
         page = Path(folder) / "profile.html"
         run_in_terminal(name_profile(page))
         photograph_page(page, out / "profile.png")
+        record_reading(Path(folder) / "reading.wav")
+        run_in_terminal(name_corpus(Path(folder) / "reading.wav", workspace / "corpora" / "my-corpus"))
+        photograph_studio(workspace, out)
 
 
 def run_in_terminal(command: Sequence[str]) -> str:
@@ -96,6 +113,36 @@ def photograph_page(page: Path, picture: Path) -> None:
             check=True,
             capture_output=True,
         )
+
+
+def record_reading(path: Path) -> None:
+    """A minute of demo clips, with so much noise over the third of them that it is doubtful."""
+    join_clips(path, 60)
+    samples, rate_hz = soundfile.read(path, dtype="float32")
+    noisy = samples[round(7.5 * rate_hz) : round(11 * rate_hz)]
+    noisy += np.random.default_rng(0).normal(0, 0.02, len(noisy)).astype(np.float32)
+    soundfile.write(path, samples, rate_hz, subtype="PCM_16")
+
+
+def photograph_studio(workspace: Path, out: Path) -> None:
+    with host_studio(workspace) as (client, _), visit(client.origin) as tab:
+        tab.call("Emulation.setDeviceMetricsOverride", width=1100, height=760, deviceScaleFactor=1, mobile=False)
+        go(tab, client.origin, "/corpora/my-corpus")
+        press(tab, "j")
+        tab.wait_for("[...document.querySelectorAll('.wave')].slice(0, 9).every(each => each.complete)")
+        photograph_tab(tab, out / "studio-corpus.png")
+        for language, name in (("en", "studio-run.png"), ("fa", "studio-run-fa.png")):
+            go(tab, client.origin, f"/runs/my-voice?lang={language}")
+            tab.wait_for("document.querySelector('[data-part=samples] audio')")
+            photograph_tab(tab, out / name)
+
+
+def photograph_tab(tab: Tab, picture: Path) -> None:
+    picture.write_bytes(b64decode(tab.call("Page.captureScreenshot", format="png")["data"]))
+
+
+def name_corpus(recording: Path, folder: Path) -> list[str]:
+    return [sys.executable, "-m", "myxtts.cli.main", "corpus", str(recording), "--out", str(folder)]
 
 
 def name_training(folder: Path) -> list[str]:

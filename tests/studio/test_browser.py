@@ -140,7 +140,9 @@ def test_a_studio_that_was_started_again_is_told_as_such(tmp_path, monkeypatch):
         monkeypatch.setattr(hosting, "TOKEN", "another")
         stack.enter_context(host_studio(tmp_path / "workspace", port=client.port))
         tab.wait_for(f"{LOST}.includes('open the address it has printed')")
-        go(tab, f"{client.origin}", "/?token=another")
+        # As in another tab of this browser.
+        tab.evaluate("fetch('/?token=another')")
+        tab.wait_for(f"{LOST} === ''")
 
 
 def test_a_lost_studio_is_told_where_a_page_asks_again_and_again(tmp_path):
