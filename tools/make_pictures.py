@@ -116,17 +116,18 @@ def photograph_page(page: Path, picture: Path) -> None:
 
 
 def record_reading(path: Path) -> None:
-    """A minute of demo clips, with so much noise over the third of them that it is doubtful."""
-    join_clips(path, 60)
+    """Forty seconds of demo clips, with so much noise over the third of them that it is doubtful."""
+    join_clips(path, 40)
     samples, rate_hz = soundfile.read(path, dtype="float32")
     noisy = samples[round(7.5 * rate_hz) : round(11 * rate_hz)]
-    noisy += np.random.default_rng(0).normal(0, 0.02, len(noisy)).astype(np.float32)
+    noisy += np.random.default_rng(0).normal(0, 0.08, len(noisy)).astype(np.float32)
     soundfile.write(path, samples, rate_hz, subtype="PCM_16")
 
 
 def photograph_studio(workspace: Path, out: Path) -> None:
     with host_studio(workspace) as (client, _), visit(client.origin) as tab:
         tab.call("Emulation.setDeviceMetricsOverride", width=1100, height=760, deviceScaleFactor=1, mobile=False)
+        tab.call("Emulation.setScrollbarsHidden", hidden=True)
         go(tab, client.origin, "/corpora/my-corpus")
         press(tab, "j")
         tab.wait_for("[...document.querySelectorAll('.wave')].slice(0, 9).every(each => each.complete)")
