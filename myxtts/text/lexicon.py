@@ -6,6 +6,7 @@ import functools
 import itertools
 import re
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -20,6 +21,8 @@ MOST_PAUSE_SECONDS = 10
 
 _NEAR = 8
 """Tokens on each side that are near: about four words and the spaces between them."""
+_JOINTS = (ZWNJ, "'")
+"""Tokens within a word."""
 _UNSPACED = frozenset({"zh-cn", "ja", "ko"})
 _TOKEN = re.compile(r"\s+|(?:[^\W_]|[\u0300-\u036f\u064b-\u065f\u0670\u0900-\u0903\u093a-\u094f])+|.", re.DOTALL)
 _SIGN = re.compile(f"[{VOWEL_SIGNS}]")
@@ -36,7 +39,8 @@ class Entry(NamedTuple):
     side: str
     """`>`: the context is the next word; `<`: the word before; else it is near."""
     is_other: bool
-    context: frozenset[str]
+    context: frozenset[tuple[str, ...]]
+    """The tokens of each word."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ def _split(text: str, language: str) -> tuple[list[str], tuple[str, ...]]:
     """Words, spaces and single signs, as they are written and as they are compared."""
     tokens = list(text) if language in _UNSPACED else _TOKEN.findall(text)
     fold = unify_letters if language == "fa" else functools.partial(unicodedata.normalize, "NFC")
-    return tokens, tuple(" " if token.isspace() else fold(token.lower()) for token in tokens)
+    return tokens, tuple(" " if token.isspace() else fold(token.lower().replace("’", "'")) for token in tokens)
 
 
 def _fits(entry: Entry, tokens: list[str], folded: tuple[str, ...], first: int) -> bool:
@@ -78,14 +82,23 @@ def _fits(entry: Entry, tokens: list[str], folded: tuple[str, ...], first: int) 
     plain = "".join(tokens[first:end])
     if _SIGN.search(plain + entry.written) and plain != entry.written:
         return False
-    before, behind = folded[max(0, first - _NEAR) : first][::-1], folded[end : end + _NEAR]
+    before, behind = folded[max(0, first - _NEAR) : first], folded[end : end + _NEAR]
     if not entry.side:
-        return not entry.context or not entry.context.isdisjoint(before + behind)
-    beside = behind if entry.side == ">" else before
-    parts = list(itertools.takewhile(lambda token: token == ZWNJ or token[0].isalnum(), beside[1:]))
-    # A word as it is, and without what a half-space joins to it.
-    words = {"".join(parts), *parts[:1]}
-    return beside[:1] == (" ",) and bool(parts) and words.isdisjoint(entry.context) == entry.is_other
+        lengths = {len(word) for word in entry.context}
+        near = {side[at : at + length] for side in (before, behind) for length in lengths for at in range(len(side))}
+        return not entry.context or not entry.context.isdisjoint(near)
+    beside = behind if entry.side == ">" else before[::-1]
+    found = list(itertools.takewhile(lambda token: token in _JOINTS or token[:1].isalnum(), beside[1:]))
+    word = _strip_joints(found if entry.side == ">" else found[::-1])
+    # A word as it is, or without what a joint adds to it.
+    is_context = any(word[: len(each)] == each for each in entry.context)
+    return beside[:1] == (" ",) and bool(word) and is_context != entry.is_other
+
+
+def _strip_joints(tokens: Sequence[str]) -> tuple[str, ...]:
+    """A word without quotes around it."""
+    places = [place for place, token in enumerate(tokens) if token not in _JOINTS]
+    return tuple(tokens[places[0] : places[-1] + 1]) if places else ()
 
 
 def read_lexicon(path: PathLike | None) -> Lexicon:
@@ -136,5 +149,6 @@ def _read_entry(line: str, groups: dict[str, str], language: str) -> Entry:
         raise LexiconError(
             f"The words of {words[:80]!r} must stand above, as {{name}}, a tab and the words, but do not."
         )
-    tokens = _split(cells[1].strip(), language)[1]
-    return Entry(tokens, cells[1].strip(), cells[2].strip(), cells[3] or "", bool(cells[4]), frozenset(words.split()))
+    written = cells[1].strip()
+    context = frozenset(_strip_joints(_split(word, language)[1]) for word in words.split())
+    return Entry(_split(written, language)[1], written, cells[2].strip(), cells[3] or "", bool(cells[4]), context)

@@ -46,17 +46,20 @@ TABLE = """# mine
 [en]
 Nguyen\twin
 M.Sc.\tmaster of science
-read\tred\tyesterday
-lead\tled\t< of
-New York\tthe city\t>! times
+read\tred\tYesterday didn't
+lead\tled\t< Of o'clock
+New York\tthe city\t>! Times
 @sentence_pause\t0.75
 [fa]
 {ما}\tمن ما
 کرم\tکِرِم
 کرم ما\tکِرمِ ما
 دوست\tدوستِ\t> {ما}
+مهر\tمِهر\tمي‌رود كتاب
+شیر\tشیرِ\t< كتاب مي‌رود
 [zh]
 重庆\t虫庆
+行\t航\t银行家 排
 """
 
 
@@ -65,11 +68,16 @@ New York\tthe city\t>! times
     [
         ("en", "NGUYEN's M.Sc., Nguyenes", "win's master of science, Nguyenes"),
         ("en", "I read it yesterday, and since then we often read", "I red it yesterday, and since then we often read"),
-        ("en", "of lead, to lead", "of led, to lead"),
-        ("en", "New  York Times. New York, New York is", "New  York Times. New York, the city is"),
+        ("en", "They didn’t read", "They didn’t red"),
+        ("en", "of lead, to lead, five o’clock lead, 'of' lead", "of led, to lead, five o’clock led, 'of' led"),
+        ("en", "New  York Times. New York, New York is, New York 'Times'", "New  York Times. New York, the city is, New York 'Times'"),
         ("fa", "كرم ما، کرم‌ها، بی‌کرم، کَرم", "کِرمِ ما، کِرِم‌ها، بی‌کرم، کَرم"),
         ("fa", "دوست من‌اند، دوست شما، Nguyen", "دوستِ من‌اند، دوست شما، Nguyen"),
-        ("zh-cn", "去重庆吧", "去虫庆吧"),
+        ("fa", "مهر می‌رود، در کتاب‌ها، مهر", "مِهر می‌رود، در کتاب‌ها، مِهر"),
+        ("fa", "مهر رود. او به خانه می‌آید و شیر، کتاب‌ها شیر، می‌رود شیر", "مهر رود. او به خانه می‌آید و شیر، کتاب‌ها شیرِ، می‌رود شیرِ"),
+        ("fa", "دوست \u200d", "دوست \u200d"),
+        ("zh-cn", "去重庆吧，一排行李", "去虫庆吧，一排航李"),
+        ("zh-cn", "行，他是银行家。", "航，他是银行家。"),
         ("de", "Nguyen", "Nguyen"),
     ],
 )  # fmt: skip
