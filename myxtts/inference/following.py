@@ -24,10 +24,13 @@ from myxtts.inference.speech import TimedWord
 from myxtts.models.decoding import read_attention
 from myxtts.models.gpt import GPT
 from myxtts.text.tokenizer import Tokenizer
+from myxtts.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
 
 if TYPE_CHECKING:
     from myxtts.inference.generation import GeneratedRow, Row
 
+CODE_SECONDS = SAMPLES_PER_CODE / SAMPLE_RATE_HZ
+"""Of all codes but STOP, whatever turns them into sound."""
 LONGEST_STEP = 4
 """Tokens that a path goes on by within one code: few, so that words which were left out cost it."""
 HEAD_SHARE = 0.6
@@ -190,12 +193,12 @@ class TextFollower:
             place += len(run)
         return words
 
-    def time_words(self, text: str, row: Row, said: GeneratedRow, seconds: float) -> tuple[TimedWord, ...]:
-        """When each word of a piece is said, which lasts so many seconds. What is read as other words than are written, such as a
-        number, gets the time of those."""
+    def time_words(self, text: str, row: Row, said: GeneratedRow, speed: float) -> tuple[TimedWord, ...]:
+        """When each word of a piece is said at a speed. What is read as other words than are written, such as a number, gets the
+        time of those."""
         path_M = (said.following or self.follow(row, said)).path_M
         read, written = self.find_words(row.ids), [word for word in text.split() if any(map(str.isalnum, word))]
-        bounds = np.searchsorted(path_M, [[word.first, word.end] for word in read]) * (seconds / len(path_M))
+        bounds = np.searchsorted(path_M, [[word.first, word.end] for word in read]) * (CODE_SECONDS / speed)
         timed = list[TimedWord]()
         for first, end, first_read, end_read in _match(written, [word.text for word in read]):
             if first_read == end_read:

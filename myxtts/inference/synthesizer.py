@@ -325,7 +325,7 @@ class Synthesizer:
                 samples = softener.soften(samples, is_last=state.is_last)
                 if state.is_last:
                     seconds, doubts = count / self.rate_hz, state.following.doubts if state.following else ()
-                    words = self._follower.time_words(piece.text, row, state, seconds) if timed else ()
+                    words = self._follower.time_words(piece.text, row, state, settings.speed) if timed else ()
                     yield SpeechChunk(
                         samples, SpokenPiece(piece.text, len(state.codes_M), state.stopped, seconds, doubts, words)
                     )

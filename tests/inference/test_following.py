@@ -81,12 +81,13 @@ def test_words_are_timed_as_they_are_written():
     follower = TextFollower(None, TOKENIZER)
     read = follower.find_words(row.ids)
     assert [word.text.strip(",()") for word in read] == ["ab", "cd", "twelve", "ef"]
-    # Two codes for each token, of a tenth of a second.
+    # Two codes for each token.
     path = np.repeat(np.arange(len(row.ids) + 2), 2)
     said = GeneratedRow(path, np.zeros((len(path), 1)), True, following=Following(path, (), 0.0))
-    timed = follower.time_words(text, row, said, len(path) * 0.1)
+    timed = follower.time_words(text, row, said, 1.25)
     assert [word.word for word in timed] == ["Ab,", "(cd)", "12", "ef"]
-    expected = [(word.first * 0.2, word.end * 0.2) for word in read]
+    # At the usual speed a code is 1,024 samples at 22.05 kHz.
+    expected = np.array([[word.first, word.end] for word in read]) * (2 * 1024 / 22050 / 1.25)
     np.testing.assert_allclose([word[1:] for word in timed], expected)
     assert timed[0].shift(2.0) == ("Ab,", timed[0].start_s + 2, timed[0].end_s + 2)
 
@@ -172,6 +173,23 @@ def test_a_recogniser_decides_where_there_is_one(model):
     assert [each[:2] for each in heard] == [("Hello.", 22050)] * 4
 
 
+def test_words_keep_their_place_in_the_sound_whatever_makes_it_and_however_fast():
+    for decoder in (True, False):
+        model, takes = build_synthesizer(decoder=decoder), {}
+        for speed in (1.0, 2.0):
+            settings = SpeechSettings(greedy=True, max_codes=12, retries=0, speed=speed)
+            voice = BLANK if not decoder else replace(BLANK, speaker_G=np.zeros(64, np.float32))
+            takes[speed] = model.speak("Hello you.", voice, "en", settings, timed=True)
+        (usual,), (fast,) = (speech.pieces for speech in takes.values())
+        assert usual.words[-1].end_s > 0
+        np.testing.assert_allclose(
+            [word[1:] for word in usual.words], [np.multiply(word[1:], 2) for word in fast.words]
+        )
+        # In whole codes, whether or not the last one, STOP, has a sound.
+        codes = np.array([word[1:] for word in usual.words]) * 22050 / 1024
+        np.testing.assert_allclose(codes, codes.round(), atol=1e-6)
+
+
 @pytest.fixture(scope="module")
 def base():
     return load_synthesizer("base", verify_checksums=False)
@@ -184,7 +202,7 @@ def test_the_base_voice_is_believed_where_it_says_its_text_and_doubted_where_not
     (said,) = base._generator.generate([row], SpeechSettings(temperature=0.5, repetition_penalty=1.0))
     fine = follower.follow(row, said)
     assert fine.doubts == ()
-    times = follower.time_words(text, row, said, len(said.codes_M) * 1024 / 22050)
+    times = follower.time_words(text, row, said, 1.0)
     starts = [word.start_s for word in times]
     assert [word.word for word in times] == text.split()
     assert starts == sorted(starts)
