@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ _CACHED = ("keys", "values")
 _LAST = {"last.first": -1, "last.end": np.iinfo(np.int64).max, "last.axis": 1}
 """The bounds of the last position, as the graph has them."""
 _KERNEL, _SEAL = ".kernel", "seal"
+_SHOWN = 200
+"""Characters of what onnxruntime says."""
 
 Weights = Mapping[str, NDArray[Any]]
 """Arrays by the name of their layer: `0.qkv.kernel`, `0.attention_norm.gamma`, `audio_head.bias`."""
@@ -119,8 +122,21 @@ class KeptFile:
             except FileError as error:
                 _log.warning("%s It is made again.", error)
         narrow = quantise(weights)
-        is_large = sum(each.size for each in weights.values()) >= KEPT_WEIGHTS
-        for path in self.places if is_large else ():
+        if sum(each.size for each in weights.values()) >= KEPT_WEIGHTS:
+            self._write(narrow)
+        return narrow
+
+    def mend(self, narrow: Weights, weights: Weights) -> dict[str, NDArray[Any]] | None:
+        """What stands for the kernels, and is now in the file; None where `narrow`, which was read, is that."""
+        true = quantise(weights)
+        if all(np.array_equal(array, narrow[name]) for name, array in true.items()):
+            return None
+        _log.warning("The weights of 8 bits that were kept are not those of the model. They are made again.")
+        self._write(true)
+        return true
+
+    def _write(self, narrow: Weights) -> None:
+        for path in self.places:
             try:
                 with open_file_atomically(path) as file:
                     for piece in encode_safetensors({**narrow, _SEAL: self._seal(narrow)}):
@@ -128,7 +144,6 @@ class KeptFile:
                 break
             except WriteError as error:
                 _log.info("The weights of 8 bits are not kept there: %s", error)
-        return narrow
 
     def _load(self, path: Path, weights: Weights) -> dict[str, NDArray[Any]]:
         tensors = open_safetensors(path)
@@ -242,11 +257,29 @@ def open_session(model: bytes) -> Any:
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
+@contextmanager
+def _tell_problems() -> Iterator[None]:
+    """Raises `EngineError` for what onnxruntime raises in the block, and where it cannot be loaded."""
+    try:
+        from onnxruntime.capi import onnxruntime_pybind11_state
+    except (ImportError, OSError) as error:
+        raise EngineError(f"onnxruntime cannot be loaded: {error}") from error
+    # An exception for each of its status codes, without an ancestor of their own.
+    own = [each for each in vars(onnxruntime_pybind11_state).values() if isinstance(each, type)]
+    kinds = tuple(each for each in own if issubclass(each, Exception))
+    try:
+        yield
+    except (*kinds, ImportError, MemoryError, RuntimeError) as error:
+        told = next(iter(str(error).splitlines()), "")[:_SHOWN]
+        raise EngineError(f"onnxruntime cannot run the model here: {type(error).__name__}: {told}") from error
+
+
 class DecodingEngine:
-    """A GPT's blocks in onnxruntime."""
+    """A GPT's blocks in onnxruntime. Raises `EngineError` where they cannot be opened or run there."""
 
     def __init__(self, gpt: GPT, weights: Weights):
-        self.gpt, self.session = gpt, open_session(build_graph(gpt.size, weights))
+        with _tell_problems():
+            self.gpt, self.session = gpt, open_session(build_graph(gpt.size, weights))
 
     def open_cache(self, rows: int) -> NDArray[np.float32]:
         """Room for the keys and values of so many rows, (2, layers, B, H, S, D). The system gives memory for it as it is written."""
@@ -258,7 +291,8 @@ class DecodingEngine:
         """What is wrong where a few positions are not as in TensorFlow: not every processor was tried."""
         x_1QC = self.gpt.embed_audio(tf.range(4)[None])
         true_C = self.gpt.run_blocks(x_1QC, tf.ones([1, 4], tf.bool))[0, -1].numpy()
-        _, state_1C = Step(self, self.open_cache(1), 0, 1, 4).run(x_1QC.numpy(), np.array([3]))
+        with _tell_problems():
+            _, state_1C = Step(self, self.open_cache(1), 0, 1, 4).run(x_1QC.numpy(), np.array([3]))
         error = float(np.linalg.norm(state_1C[0] - true_C) / np.linalg.norm(true_C))
         return (
             None if error <= MOST_ERROR else f"what this machine computes is {error:.0%} away from what float32 gives."

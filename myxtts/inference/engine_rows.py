@@ -21,6 +21,7 @@ from myxtts.models.gpt import GPT
 EngineChoice = Literal["auto", "float32", "int8"]
 """`auto` is int8 where it can be had and a CPU speaks."""
 PACKAGES = ("onnxruntime", "onnx")
+_GPU_SPEAKS = "a GPU speaks here."
 
 
 class EngineRows:
@@ -117,11 +118,9 @@ def open_decoders(
             f"{missing[0]} is not installed: pip install -c constraints.txt '.[fast]' in the source folder of MyXTTS"
         )
     elif not is_on_cpu():
-        problem = "a GPU speaks here."
+        problem = _GPU_SPEAKS
     elif choice != "float32":
-        weights = read_weights(gpt)
-        engine = DecodingEngine(gpt, weights | (file.read(weights) if file else quantise(weights)))
-        problem = engine.find_problem()
+        engine, problem = _open_engine(gpt, file)
     if choice == "int8" and problem:
         raise EngineError(f"To decode in int8, onnxruntime and a CPU are needed, but {problem}")
     if engine and not problem:
@@ -129,7 +128,22 @@ def open_decoders(
         note = "Engine: int8 by onnxruntime. TensorFlow's is --engine float32."
         return fast, EngineRows(engine, fast.most_rows), note
     note = "Engine: float32 by TensorFlow."
-    if choice == "auto" and (missing or engine):
+    if choice == "auto" and problem != _GPU_SPEAKS:
         note += f" int8 is several times as fast on a CPU, but {problem}"
     generator = CodeGenerator(gpt, usual_penalty=usual_penalty)
     return generator, TensorRows(gpt, generator.most_rows), note
+
+
+def _open_engine(gpt: GPT, file: KeptFile | None) -> tuple[DecodingEngine | None, str | None]:
+    """The engine, and what is wrong with it; where it cannot be opened, that alone."""
+    weights = read_weights(gpt)
+    narrow = file.read(weights) if file else quantise(weights)
+    try:
+        engine = DecodingEngine(gpt, weights | narrow)
+        problem = engine.find_problem()
+        if problem and file and (mended := file.mend(narrow, weights)):
+            engine = DecodingEngine(gpt, weights | mended)
+            problem = engine.find_problem()
+    except EngineError as error:
+        return None, str(error)
+    return engine, problem

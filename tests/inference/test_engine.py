@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tensorflow as tf
+from onnxruntime.capi import onnxruntime_pybind11_state
 
 from myxtts.checkpoints.model_directory import INT8_NAME, MODEL_NAME, read_model_directory
 from myxtts.checkpoints.store import BASE_FOLDER
@@ -16,6 +17,7 @@ from myxtts.inference import engine as engine_module
 from myxtts.inference.engine import DecodingEngine, EngineError, KeptFile, Step, quantise, read_weights
 from myxtts.inference.engine_rows import EngineGenerator, EngineRows, open_decoders
 from myxtts.inference.generation import CodeGenerator, Row
+from myxtts.inference.rows import TensorRows
 from myxtts.inference.speech import SpeechSettings
 from myxtts.inference.synthesizer import load_synthesizer
 from myxtts.inference.voices import Voice
@@ -200,9 +202,56 @@ def test_weights_that_do_not_compute_what_the_model_does_are_refused(xtts):
     narrow = quantise(weights)
     narrow["0.qkv.scales"] = narrow["0.qkv.scales"] * 3
     assert "away from what float32 gives" in DecodingEngine(xtts.gpt, weights | narrow).find_problem()
-    file = SimpleNamespace(read=lambda weights: narrow)
+    file = SimpleNamespace(read=lambda weights: narrow, mend=lambda narrow, weights: None)
     generator, _, note = open_decoders(xtts.gpt, "auto", usual_penalty=1.0, file=file)
     assert isinstance(generator, CodeGenerator)
     assert "away from what float32 gives" in note
     with pytest.raises(EngineError, match="away from what float32 gives"):
         open_decoders(xtts.gpt, "int8", usual_penalty=1.0, file=file)
+
+
+def test_a_file_that_is_sealed_but_wrong_is_made_again(folder, monkeypatch, caplog):
+    load(folder)
+    path = folder / INT8_NAME
+    right = path.read_bytes()
+    path.unlink()
+    with monkeypatch.context() as usual:
+        # As another version might have turned them.
+        usual.setattr(
+            engine_module, "quantise", lambda weights: {name: each * 3 for name, each in quantise(weights).items()}
+        )
+        KeptFile(read_model_directory(folder)).read(read_weights(load_synthesizer(folder, engine="float32").xtts.gpt))
+    assert path.read_bytes() != right
+    assert load_synthesizer(folder).engine_note.startswith("Engine: int8 by onnxruntime.")
+    assert "They are made again." in caplog.text
+    assert path.read_bytes() == right
+
+
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        ("open_session", onnxruntime_pybind11_state.NotImplemented("no kernel\nfor it")),
+        ("open_session", onnxruntime_pybind11_state.InvalidGraph("an operation is unknown")),
+        ("build_graph", ImportError("of another version")),
+        ("Step", RuntimeError("illegal instruction")),
+        ("Step", MemoryError("bad allocation")),
+    ],
+)
+def test_where_onnxruntime_cannot_run_the_model_tensorflow_speaks(xtts, monkeypatch, place, error):
+    def fail(*given):
+        raise error
+
+    monkeypatch.setattr(engine_module, place, fail)
+    generator, rows, note = open_decoders(xtts.gpt, "auto", usual_penalty=1.0)
+    assert isinstance(generator, CodeGenerator)
+    assert isinstance(rows, TensorRows)
+    told = f"onnxruntime cannot run the model here: {type(error).__name__}: {str(error).splitlines()[0]}"
+    assert note == f"Engine: float32 by TensorFlow. int8 is several times as fast on a CPU, but {told}"
+    with pytest.raises(EngineError, match=str(error).splitlines()[0]):
+        open_decoders(xtts.gpt, "int8", usual_penalty=1.0)
+
+
+def test_a_mistake_of_ours_is_not_taken_for_one_of_the_machine(xtts, monkeypatch):
+    monkeypatch.setattr(engine_module, "open_session", lambda model: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        open_decoders(xtts.gpt, "auto", usual_penalty=1.0)
