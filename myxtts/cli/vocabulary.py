@@ -30,7 +30,7 @@ def add_flags(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from myxtts.data.ljspeech import read_metadata
-    from myxtts.data.texts import CHARACTERS_PER_MERGE, LEAST_MERGES
+    from myxtts.data.texts import CHARACTERS_PER_MERGE, LEAST_MERGES, MOST_ADVISED_MERGES, advise_merges
     from myxtts.files import read_text
     from myxtts.text.normalise import resolve_language
     from myxtts.text.tokenizer import Tokenizer
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         corpus = read_metadata(arguments.train_data, language=language)
         texts = [text for row, text in enumerate(corpus.text) if corpus.language[row] == language]
     characters = sum(map(len, texts))
-    advised = max(LEAST_MERGES, characters // CHARACTERS_PER_MERGE)
+    advised = advise_merges(characters)
     growth = extend_vocabulary(arguments.base, out, language, texts, merges=advised if merges is None else merges)
     gained = f"{growth.tag or 'no new tag'}, {len(growth.characters)} characters, {len(growth.merges)} merges"
     tokenizer = Tokenizer(out)
@@ -55,8 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
         f"Texts   {len(texts)} of {characters / len(texts):.0f} characters, or {tokens / len(texts):.1f} tokens, on average"
     )
     print(
-        f"Advice  --merges {advised}: one for {CHARACTERS_PER_MERGE} characters of text, and at least {LEAST_MERGES}. More would be too "
-        "rare to be learnt; fewer make texts longer for the model."
+        f"Advice  --merges {advised}: one for {CHARACTERS_PER_MERGE} characters of text, at least {LEAST_MERGES} and at most "
+        f"{MOST_ADVISED_MERGES}. More would be too rare to be learnt; fewer make texts longer for the model."
     )
     print(
         f"Written {out}: give it to `myxtts train` with --vocabulary, beside --init-from the model and --language {language}"

@@ -41,6 +41,14 @@ LEAST_MERGES = 256
 """For each language, beside its characters: characters alone would make texts too long for the model."""
 CHARACTERS_PER_MERGE = 500
 """More merges than the texts have multiples of this would make tokens too rare to be learnt."""
+MOST_ADVISED_MERGES = 2000
+"""For a vocabulary that grows: others who fine-tuned the published model on a new language found 2,000 new tokens best, and 5,000 worse
+(XTTSv2-Finetuning, issue 44). Nobody has tried it here."""
+
+
+def advise_merges(characters: int) -> int:
+    """How many merges a vocabulary should grow by for texts of so many characters."""
+    return min(max(LEAST_MERGES, characters // CHARACTERS_PER_MERGE), MOST_ADVISED_MERGES)
 
 
 def tokenise_texts(

@@ -6,6 +6,7 @@ import pytest
 from myxtts.checkpoints.model_directory import read_model_directory
 from myxtts.checkpoints.store import CheckpointStore, TrainingState
 from myxtts.cli.main import main
+from myxtts.data.texts import advise_merges
 from myxtts.text.tokenizer import Tokenizer
 from tests.checkpoints.hostile_models import VOCABULARY
 from tests.support.shared_files import ASSETS
@@ -76,7 +77,9 @@ def test_a_vocabulary_is_grown_by_command_with_advice_on_how_far(tmp_path, capsy
     said, tokenizer = capsys.readouterr().out, Tokenizer(out)
     assert f"Grown   188 -> {tokenizer.text_tokens} tokens: [fa], 53 characters, 8 merges" in said
     assert "Texts   30 of 23 characters, or 1" in said
-    assert "Advice  --merges 256: one for 500 characters" in said
+    assert "Advice  --merges 256: one for 500 characters of text, at least 256 and at most 2000." in said
+    # Of nothing, of an hour or so, of ten, and of a hundred.
+    assert [advise_merges(characters) for characters in (0, 50_000, 500_000, 5_000_000)] == [256, 256, 1000, 2000]
     assert tokenizer.clean("گِل", "fa") == "گِل"
     assert main([*grow, "--train-data", str(tmp_path)]) == 0
     assert "Texts   3 of 4 characters" in capsys.readouterr().out
