@@ -309,7 +309,8 @@ class SpeechRoute:
                         piece = part[first : first + PIECE_BYTES]
                         await send({"type": "http.response.body", "body": piece, "more_body": True})
                 waited_s = time.perf_counter() - started
-                part = await anext(job, None)
+                # One that is whole was all: its client may go as soon as it has it, and was not cut off.
+                part = await anext(job, None) if speech.is_streamed else None
             await send({"type": "http.response.body"})
             return "spoken"
         return "cut_off"

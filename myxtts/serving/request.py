@@ -195,7 +195,9 @@ def _read_fields(body: bytes) -> dict[str, Any]:
 
 
 def _read_sound(given: Mapping[str, Any]) -> tuple[str, bool]:
-    name = given.get("response_format", "wav")
+    # OpenAI's own default, which its clients write to files of that name; but what is asked for as a stream must be able to be one.
+    usual = "mp3" if "mp3" in FORMATS and not given.get("stream") else "wav"
+    name = given.get("response_format", usual)
     if name not in FORMATS:
         raise ApiError(
             f"response_format must be one of {', '.join(FORMATS)}, but is {name[:80]!r}.", param="response_format"

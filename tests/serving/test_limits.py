@@ -13,7 +13,7 @@ from myxtts.serving.request import ApiError
 from tests.serving.hosting import CHUNK_SAMPLES, VOICE, GatedSynthesizer, host, read_answer
 
 SPEECH = "/v1/audio/speech"
-ORDER = {"input": "Hello.", "voice": "Ana"}
+ORDER = {"input": "Hello.", "voice": "Ana", "stream": True}
 HALF_HEADERS = b"GET /healthz HTTP/1.1\r\nHost:"
 HALF_BODY = b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{"
 UPLOAD = b"POST /v1/audio/voices?consent=yes HTTP/1.1\r\nHost: localhost\r\nContent-Type: audio/wav\r\nContent-Length: 4000000\r\n\r\n"
@@ -111,7 +111,7 @@ def test_what_is_no_request_is_told_in_json(connections, said):
 def test_clients_that_read_nothing_lose_their_places(stream):
     synthesizer = GatedSynthesizer(chunks=400)
     with host(synthesizer, {"Ana": VOICE}, send_s=0.2) as client:
-        order = {**ORDER, "stream": stream}
+        order = {**ORDER, "stream": stream, "response_format": "wav"}
         others = [client.move(f"127.0.0.{2 + index // 7}") for index in range(8)]
         idle = [other.start("POST", SPEECH, order) for other in others]
         client.wait_for_requests(8)

@@ -37,6 +37,19 @@ def test_every_format_that_is_offered_is_a_sound_file(client, name):
     assert np.abs(samples.astype(int)).max() > 50
 
 
+def test_without_a_format_the_file_is_what_openais_clients_name_it(client, tmp_path):
+    speech = client.audio.speech.create(model="tts-1", voice="narrator", input=TEXT)
+    assert speech.response.headers["content-type"] == "audio/mpeg"
+    path = tmp_path / "speech.mp3"
+    speech.write_to_file(path)
+    assert soundfile.info(path).format == "MP3"
+    with client.audio.speech.with_streaming_response.create(
+        model="tts-1", voice="narrator", input=TEXT, extra_body={"stream": True}
+    ) as response:
+        assert response.headers["content-type"] == "audio/wav"
+        assert response.read()[:4] == b"RIFF"
+
+
 def test_a_stream_comes_as_it_is_made_and_can_be_written_to_a_file(client, tmp_path):
     whole = client.audio.speech.create(
         model="tts-1", voice="narrator", input=TEXT, response_format="wav", extra_body={"stream": False, "seed": 3}
@@ -120,7 +133,7 @@ def test_tokens_limits_and_failures_have_their_exceptions_too(chosen, token, err
         else:
             synthesizer.open_gate()
         if "requests_per_minute" in chosen:
-            assert client.audio.speech.create(**asked).content[:4] == b"RIFF"
+            assert client.audio.speech.create(**asked, response_format="wav").content[:4] == b"RIFF"
         with pytest.raises(error, match=words):
             client.audio.speech.create(**asked)
         synthesizer.open_gate()

@@ -18,7 +18,7 @@ def read(fields, languages=("en", "fa"), most=100):
 def test_the_least_and_the_most_that_can_be_said():
     order = read(LEAST)
     assert (order.text, order.voice, order.language) == ("Hello.", "Ana", "en")
-    assert (order.format_name, order.is_streamed, order.settings.speed) == ("wav", True, 1.0)
+    assert (order.format_name, order.is_streamed, order.settings.speed) == ("mp3", False, 1.0)
     # Fields that are null are as if left out.
     assert read({**LEAST, **dict.fromkeys(set(FIELDS) - set(LEAST))}) == order
     assert read(LEAST, languages=("de", "fa")).language == "de", "a model without English speaks its own"
@@ -34,6 +34,18 @@ def test_the_least_and_the_most_that_can_be_said():
 
 def test_only_what_can_be_streamed_is():
     assert {name for name in FORMATS if read({**LEAST, "response_format": name}).is_streamed} == {"wav", "pcm"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [({}, ("mp3", False)), ({"stream": False}, ("mp3", False)), ({"stream": True}, ("wav", True))],
+)
+def test_without_a_format_it_is_openais_or_one_that_can_be_streamed(fields, expected, monkeypatch):
+    order = read({**LEAST, **fields})
+    assert (order.format_name, order.is_streamed) == expected
+    # An old libsndfile writes none.
+    monkeypatch.delitem(FORMATS, "mp3")
+    assert read({**LEAST, **fields}).format_name == "wav"
 
 
 @pytest.mark.parametrize(

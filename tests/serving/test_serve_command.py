@@ -36,7 +36,7 @@ def test_what_speaks_is_said_at_the_start(running):
 
 
 def test_a_stream_comes_in_chunks_and_joined_is_the_whole(running):
-    order = {"input": TEXT, "voice": "narrator", "seed": 5}
+    order = {"input": TEXT, "voice": "narrator", "seed": 5, "response_format": "wav"}
     parts = []
     with contextlib.closing(running.client.open("POST", "/v1/audio/speech", order)) as response:
         while part := response.read1(1 << 20):
@@ -62,14 +62,14 @@ def test_a_pause_in_a_request_is_heard(running, stream):
 
 def test_two_clients_at_once_get_what_each_gets_alone(running):
     def speak(seed):
-        return running.client.speak("Hello there.", "narrator", seed=seed).body
+        return running.client.speak("Hello there.", "narrator", seed=seed, stream=True).body
 
     alone = [speak(1), speak(2)]
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(speak, [1, 2, 1, 2]))
     assert alone[0] != alone[1]
     assert together == alone * 2
-    faster, _ = read_sound(running.client.speak("Hello there.", "narrator", seed=1, speed=2.0).body)
+    faster, _ = read_sound(running.client.speak("Hello there.", "narrator", seed=1, speed=2.0, stream=True).body)
     assert len(faster) == pytest.approx(len(read_sound(alone[0])[0]) / 2, rel=0.05)
 
 
@@ -108,7 +108,9 @@ def test_uploads_that_give_no_voice_are_refused(running, tmp_path, path, seconds
 def test_a_server_told_to_stop_in_mid_sentence_leaves_nothing_behind(serving_folder):
     with start_server(serving_folder) as server:
         process = psutil.Process(server.process.pid)
-        response = server.client.open("POST", "/v1/audio/speech", {"input": TEXT * 20, "voice": "narrator"})
+        response = server.client.open(
+            "POST", "/v1/audio/speech", {"input": TEXT * 20, "voice": "narrator", "stream": True}
+        )
         assert len(response.read(44)) == 44
         children = process.children(recursive=True)
         code, out = server.stop(signal.SIGTERM)
