@@ -47,7 +47,9 @@ LOST = 0.4
 MOST_LOST = 8
 """Codes in a row, 0.4 s, that may look at nothing."""
 LETTER_CODES = (0.6, 4.0)
-"""Codes that a letter takes, in any language: so wide that only a piece which broke off or went on is beyond."""
+"""Codes that a letter takes, in any language: so wide that only a piece which broke off or went on is beyond. Not the voice's own rate: a
+model and a voice do not hold it, and learnt from earlier pieces it would make what a seed says depend on what was said before, and on
+how many pieces are said at once. Among takes of a piece `LENGTH_PRICE` tells the drawn-out ones."""
 SPARE_CODES = 20
 """Beside those of its letters: silence before and behind them."""
 WINDOW = 8
