@@ -265,11 +265,12 @@ def _tell_problems() -> Iterator[None]:
     except (ImportError, OSError) as error:
         raise EngineError(f"onnxruntime cannot be loaded: {error}") from error
     # An exception for each of its status codes, without an ancestor of their own.
-    own = [each for each in vars(onnxruntime_pybind11_state).values() if isinstance(each, type)]
-    kinds = tuple(each for each in own if issubclass(each, Exception))
+    found = vars(onnxruntime_pybind11_state).values()
+    own = [each for each in found if isinstance(each, type) and issubclass(each, Exception)]
+    kinds: tuple[type[Exception], ...] = (*own, ImportError, MemoryError, RuntimeError)
     try:
         yield
-    except (*kinds, ImportError, MemoryError, RuntimeError) as error:
+    except kinds as error:
         told = next(iter(str(error).splitlines()), "")[:_SHOWN]
         raise EngineError(f"onnxruntime cannot run the model here: {type(error).__name__}: {told}") from error
 
