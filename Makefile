@@ -26,7 +26,7 @@ ifeq ($(HAS_GPU),)
 REHEARSAL := --rehearsal --mode isolated
 endif
 # What `make bench` lists; the other files in benchmarks/ are parts of these.
-BENCHES := cluster data engine gpu_launches learning lora model pipeline planner corpus_scan preparers recordings serving
+BENCHES := cluster data engine gpu_launches learning lora model pipeline planner corpus_scan preparers recordings serving speech
 
 .DEFAULT_GOAL := help
 .PHONY: help train speak studio test lint types unit soak bench gpu-proof clean setup

@@ -38,7 +38,7 @@ from myxtts.text.tokenizer import Tokenizer
 TEXT = "Please come to the meeting in the morning."
 MODELS = ("tiny", "big", "base voice")
 """`big` is the published size. The first two have random weights: they say a fixed number of codes."""
-WIDTHS = (22, 12, 12, 12, 12, 12)
+WIDTHS = (22, 16, 16, 16, 16, 16)
 
 
 def main(words: Sequence[str]) -> None:

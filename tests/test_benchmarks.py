@@ -4,7 +4,9 @@ import re
 import subprocess
 
 import pytest
+import soundfile
 
+from myxtts.data.ljspeech import demo_corpus_path
 from tests.support.processes import ROOT, run_python
 
 
@@ -87,6 +89,45 @@ def test_two_trainers_are_measured_against_one():
     assert gains == pytest.approx([two / one, apart / one], abs=0.1)
     assert "six numbers by the coordination service" in text
     assert re.search(r"SIMULATED, not measured.*^ +2 +0\.13x +0\.83x +1\.75x$", text, re.MULTILINE | re.DOTALL)
+
+
+def test_engines_are_compared_in_codes_and_in_speech():
+    text = run_bench("engine", "--rounds", "1", "--codes", "3", "--model", "tiny")
+    assert len(re.findall(r"^8 x 512, [14] rows +int8 \d+/s +float32 \d+/s$", text, re.MULTILINE)) == 2
+    assert len(re.findall(r"^tiny, decoder +(?:int8|float32) +[\d.]+ s/s +first [\d.]+ s$", text, re.MULTILINE)) == 2
+    assert "Engine: int8 by onnxruntime." in text
+    assert "a second of speech in at most 0.125 s" in text
+
+
+def test_serving_is_measured_one_by_one_and_together():
+    text = run_bench("serving", "--rounds", "1", "--codes", "4")
+    for name in ("one by one, now", "together, now", "codes alone, one by one", "codes alone, together"):
+        assert float(re.findall(rf"^{name} +([\d.]+) codes/s$", text, re.MULTILINE)[0]) > 0
+    assert re.search(r"^first sound, now +[\d.]+ s$", text, re.MULTILINE)
+
+
+def test_words_misheard_and_times_of_words_are_measured(tmp_path):
+    said = "The kettle whistled while the rain beat on the roof."
+    (tmp_path / "texts.txt").write_text(f"slt_01|{said}\n")
+    folder = tmp_path / "out" / "festival"
+    folder.mkdir(parents=True)
+    # As if Festival had said it, with words of one length each.
+    samples, rate_hz = soundfile.read(demo_corpus_path() / "wavs" / "slt_01.flac")
+    soundfile.write(folder / "slt_01.wav", samples, rate_hz)
+    words, step = said.strip(".").split(), len(samples) / rate_hz / 10
+    labels = [f"{word}\t{place * step}\t{(place + 1) * step}\n" for place, word in enumerate(words)]
+    (folder / "slt_01.words").write_text("".join(labels))
+    recogniser = f"""sh -c 'echo "{said.replace("rain", "train")}"' {{wav}}"""
+    text = run_bench(
+        "speech", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "out"), "--engine", "float32", "--takes", "0.5,0,0",
+        "--recogniser-command", recogniser, "--word-times",
+    )  # fmt: skip
+    assert (
+        "temperature 0.5, retries 0, seed 0: misheard 0.100 of 10 words; above .5: 0.000 of 1; doubtful 0, not ended 0"
+        in text
+    )
+    assert "recordings, codes read: 10 words of 1 sentences, 0 left out; begin: half within" in text
+    assert soundfile.info(tmp_path / "out" / "float32_0.5_0_0" / "slt_01.wav").duration > 1
 
 
 def test_make_lists_every_bench():
