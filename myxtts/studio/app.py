@@ -33,8 +33,8 @@ from myxtts.monitoring.metrics import FILE_NAME, Metrics
 from myxtts.monitoring.summary import summarise_run
 from myxtts.recordings.transcribing import DEFAULT_RECOGNISER
 from myxtts.reports.pages import CODEC_FOLDER, draw_losses, open_templates
-from myxtts.serving.app import Gate, check_media_type, read_body
-from myxtts.serving.limits import RateLimiter, ServingLimits
+from myxtts.serving.app import Gate, check_media_type, find_client, read_body
+from myxtts.serving.limits import Places, RateLimiter, ServingLimits
 from myxtts.serving.request import INTERNAL, ApiError, answer_error
 from myxtts.serving.server import LOOPBACK_NAMES, make_server, take_signals
 from myxtts.studio.corpora import VIEWS, Corpora, draw_wave
@@ -62,7 +62,7 @@ from myxtts.studio.trainings import (
     spell_words,
     summarise_progress,
 )
-from myxtts.studio.workspace import LONGEST_RECORDING_S, Workspace
+from myxtts.studio.workspace import LONGEST_RECORDING_S, MOST_SCRIPT, Recording, Workspace
 from myxtts.text.sentences import split_sentences
 
 PAGES = ("recordings", "corpora", "training", "voices", "speak")
@@ -72,7 +72,8 @@ RATE_LIMIT = 100_000
 """Requests a minute that nobody's own page comes near to."""
 WRONG_TOKENS = 30
 """A minute, of one client."""
-
+UPLOADS = 4
+"""Recordings that come at a time, and take their place on the disk."""
 
 LIVE_S = 1.0
 """Between two looks at a run."""
@@ -119,6 +120,7 @@ class Studio:
         self.speaking = Speaking(workspace.jobs / "speak.log", self.flags)
         self.corpora = Corpora(workspace, self.jobs)
         self._most_upload_bytes, self._recogniser = most_upload_bytes, recogniser
+        self._uploads = Places(UPLOADS, "recordings")
 
     def render(self, request: Request, template: str, **facts: Any) -> HTMLResponse:
         """A page or a part of one, in the language of whoever asks."""
@@ -145,7 +147,7 @@ class Studio:
     async def show_recordings(self, request: Request) -> Response:
         """GET /recordings."""
         bounds = {"most_bytes": self._most_upload_bytes, "most_hours": f"{LONGEST_RECORDING_S / 3600:g}"}
-        return self.render(request, "recordings.html", recordings=self.workspace.list_recordings(), **bounds)
+        return self.render(request, "recordings.html", recordings=await self._list_recordings(), **bounds)
 
     async def split_script(self, request: Request) -> Response:
         """POST /sentences: those of a text that is to be read aloud, as JSON. A line never goes on in the next one."""
@@ -153,18 +155,23 @@ class Studio:
         language = "fa" if PERSIAN_LETTER.search(text) else "en"
         return JSONResponse([each for line in text.splitlines() for each in split_sentences(line, language, join=False)])  # fmt: skip
 
+    async def _list_recordings(self) -> list[Recording]:
+        """A file is read for each."""
+        return await asyncio.to_thread(self.workspace.list_recordings)
+
     async def add_recording(self, request: Request) -> Response:
         """POST /recordings?title=...: a sound file, as the body."""
         check_media_type(request, "application/octet-stream")
+        title, text = (request.query_params.get(name, "") for name in ("title", "text"))
+        if len(text) > MOST_SCRIPT:
+            raise ApiError(f"The text of a recording may have {MOST_SCRIPT} characters at most, but has {len(text)}. Record it in parts.", param="text")  # fmt: skip
         incoming = self.workspace.name_incoming()
-        await receive_file(request, incoming, self._most_upload_bytes)
-        given = request.query_params
-        try:
-            recording = await asyncio.to_thread(
-                self.workspace.keep_recording, incoming, given.get("title", ""), given.get("text", "")
-            )
-        finally:
-            incoming.unlink(missing_ok=True)
+        with self._uploads.take(find_client(request.scope)):
+            await receive_file(request, incoming, self._most_upload_bytes)
+            try:
+                recording = await asyncio.to_thread(self.workspace.keep_recording, incoming, title, text)
+            finally:
+                incoming.unlink(missing_ok=True)
         response = self.render(request, "recording.html", recording=recording)
         response.status_code = 201
         return response
@@ -181,7 +188,7 @@ class Studio:
     async def show_corpora(self, request: Request) -> Response:
         """GET /corpora: all of them, and a form for another."""
         corpora = await asyncio.to_thread(self.corpora.list_all)
-        recordings = list(reversed(self.workspace.list_recordings()))
+        recordings = list(reversed(await self._list_recordings()))
         return self.render(request, "corpora.html", corpora=corpora, recordings=recordings, others=bool(self._recogniser))  # fmt: skip
 
     async def list_corpora(self, request: Request) -> Response:
@@ -214,7 +221,7 @@ class Studio:
         """GET /corpora/NAME: its clips, to be listened to and mended."""
         name = self._find_corpus(request)
         view, facts = await self._list_clips(request, name)
-        corpus = self.corpora.describe(name)
+        corpus = await asyncio.to_thread(self.corpora.describe, name)
         if corpus.status != "ready":
             return RedirectResponse("/corpora")
         return self.render(request, "corpus.html", corpus=corpus, views=VIEWS, view=view, **facts)
@@ -237,18 +244,21 @@ class Studio:
         is_kept = {"yes": True, "no": False}.get(fields.get("kept", ""))
         change = functools.partial(self.corpora.change_clip, text=fields.get("text"), is_kept=is_kept)
         clip = await asyncio.to_thread(change, name, request.path_params["clip"])
-        corpus = self.corpora.describe(name)
+        corpus = await asyncio.to_thread(self.corpora.describe, name)
         return self.render(request, "changed.html", name=name, clip=clip, corpus=corpus)
 
     async def play_clip(self, request: Request) -> Response:
         """GET /corpora/NAME/clips/ID/sound."""
-        return FileResponse(self.corpora.find_clip(self._find_corpus(request), request.path_params["clip"])[1])
+        return FileResponse(await self._find_sound(request))
 
     async def draw_clip(self, request: Request) -> Response:
         """GET /corpora/NAME/clips/ID/wave.svg."""
-        path = self.corpora.find_clip(self._find_corpus(request), request.path_params["clip"])[1]
-        picture = await asyncio.to_thread(draw_wave, path)
+        picture = await asyncio.to_thread(draw_wave, await self._find_sound(request))
         return Response(picture, media_type="image/svg+xml", headers={"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'", "Cache-Control": "private, max-age=3600"})  # fmt: skip
+
+    async def _find_sound(self, request: Request) -> Path:
+        name, id = self._find_corpus(request), request.path_params["clip"]
+        return (await asyncio.to_thread(self.corpora.find_clip, name, id))[1]
 
     def _find_corpus(self, request: Request) -> str:
         return self.workspace.find(self.workspace.corpora, request.path_params["name"], "corpus").name
@@ -401,7 +411,7 @@ class Studio:
 
     async def show_speak(self, request: Request) -> Response:
         """GET /speak."""
-        models, recordings = self.workspace.list_models(), self.workspace.list_recordings()
+        models, recordings = self.workspace.list_models(), await self._list_recordings()
         chosen = request.query_params.get("model", "")
         return self.render(request, "speak.html", models=models, recordings=recordings, chosen=chosen)
 

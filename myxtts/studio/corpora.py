@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,17 +14,27 @@ from numpy.typing import NDArray
 from myxtts.audio.reading import read_clip
 from myxtts.errors import DropReason
 from myxtts.files import open_file_atomically
-from myxtts.recordings.book import BOOK_NAME, BookedClip, ClipBook, find_wav, read_book, write_corpus
+from myxtts.recordings.book import (
+    BOOK_NAME,
+    METADATA_NAME,
+    BookedClip,
+    ClipBook,
+    find_wav,
+    read_book,
+    write_corpus,
+)
 from myxtts.serving.request import ApiError
 from myxtts.studio.door import CONFLICT, refuse_unknown
 from myxtts.studio.jobs import Jobs
-from myxtts.studio.workspace import Recording, Workspace
+from myxtts.studio.workspace import LOCK_NAME, Recording, Workspace, is_held
 
 PAGE_CLIPS = 60
 """Sent at a time: the first can be played before the others have come."""
 WAVE_BARS = 120
 WAVE_HEIGHT = 40
 MOST_TEXT = 2000
+MOST_BOOKS = 4
+"""Kept in memory: of the few corpora that somebody looks at."""
 VIEWS = ("all", "doubtful", "kept", "dropped")
 
 
@@ -34,7 +44,7 @@ class CorpusState:
 
     name: str
     status: str
-    """making, ready, or failed."""
+    """making, ready, stopped, or failed."""
     clips: int = 0
     kept: int = 0
     """While it is made, those that were judged so far."""
@@ -43,27 +53,56 @@ class CorpusState:
 
 
 class Corpora:
-    """The corpora of a workspace. Books are read again when their file has changed."""
+    """The corpora of a workspace. A book is read again when somebody else has changed its file."""
 
     def __init__(self, workspace: Workspace, jobs: Jobs):
         self._workspace, self._jobs = workspace, jobs
-        # Of the few that somebody looks at.
-        self._read = functools.lru_cache(maxsize=4)(lambda folder, changed: read_book(folder))
+        self._books: dict[Path, tuple[tuple[int, int], ClipBook]] = {}
+        self._reading = threading.Lock()
+        # Changes of two threads would overwrite each other; who only reads does not wait for them.
+        self._changing = threading.Lock()
 
     def describe(self, name: str) -> CorpusState:
         folder, job = self._workspace.corpora / name, f"corpus-{name}"
-        is_begun, is_running = (folder / BOOK_NAME).is_file(), self._jobs.is_running(job)
-        book = self._open(folder) if is_begun else None
-        if is_running:
+        book = self._open(folder) if (folder / BOOK_NAME).is_file() else None
+        if self._is_made(name):
             clips = [] if book is None else book.clips
             return CorpusState(name, "making", len(clips), sum(bool(clip.figures) for clip in clips))
         if book is None or not book.complete:
+            record = self._jobs.find(job)
+            # Of one that was made in a shell nobody knows why it does not go on.
+            if record is None or record.is_stopped:
+                return CorpusState(name, "stopped")
             return CorpusState(name, "failed", problem=self._jobs.read_log(job))
         kept = [clip.seconds for clip in book.clips if clip.kept]
         return CorpusState(name, "ready", len(book.clips), len(kept), sum(kept))
 
     def list_all(self) -> list[CorpusState]:
-        return [self.describe(name) for name in self._workspace.list_names(self._workspace.corpora)]
+        """All but those that somebody has put there without a book: of these there is nothing to listen to."""
+        names, usable = self._workspace.list_names(self._workspace.corpora), self.list_usable()
+        is_booked = {name: (self._workspace.corpora / name / BOOK_NAME).is_file() for name in names}
+        return [self.describe(name) for name in names if is_booked[name] or name not in usable]
+
+    def list_usable(self) -> list[str]:
+        """Those to train on or to measure with: also a corpus that somebody has put there without a book."""
+        names, folder = self._workspace.list_names(self._workspace.corpora), self._workspace.corpora
+        return [name for name in names if self._is_usable(folder / name)]
+
+    def find_usable(self, name: str) -> Path:
+        """The folder of such a corpus. Raises `ApiError`."""
+        folder = self._find(name)
+        if not self._is_usable(folder):
+            raise ApiError(f"The corpus {name} is not made to its end. Let it go on first.", CONFLICT, param="corpus")
+        return folder
+
+    def _is_usable(self, folder: Path) -> bool:
+        if (folder / BOOK_NAME).is_file():
+            return self._open(folder).complete
+        return (folder / METADATA_NAME).is_file()
+
+    def _is_made(self, name: str) -> bool:
+        """Whether somebody makes a corpus now."""
+        return self._jobs.is_running(f"corpus-{name}") or is_held(self._workspace.corpora / name / LOCK_NAME)
 
     def make(self, name: str, recordings: Sequence[Recording], language: str, flags: Iterable[str] = ()) -> None:
         """Begins to make a corpus. Where all recordings were read from a script, that is taken instead of what is heard."""
@@ -86,9 +125,10 @@ class Corpora:
             raise ApiError(f"{name} was not made here, so it cannot go on here.", CONFLICT)
         self._jobs.start(f"corpus-{name}", job.words)
 
-    def read_language(self, name: str) -> str:
-        """What is spoken in a corpus."""
-        return self._open(self._find(name)).language
+    def read_language(self, name: str) -> str | None:
+        """What is spoken in a corpus; None for one without a book, of which nobody knows."""
+        folder = self._find(name)
+        return self._open(folder).language if (folder / BOOK_NAME).is_file() else None
 
     def list_clips(self, name: str, view: str, first: int) -> tuple[list[BookedClip], int]:
         """A page of clips, the doubtful ones first, and how many there are in that view."""
@@ -108,43 +148,67 @@ class Corpora:
     def find_clip(self, name: str, id: str) -> tuple[BookedClip, Path]:
         """A clip and its sound. Raises `ApiError`."""
         folder = self._find(name)
-        clip = next((each for each in self._open(folder).clips if each.id == id), None)
-        if clip is None:
-            raise refuse_unknown("clip")
+        clip = _pick(self._open(folder), id)
         return clip, self._workspace.keep_inside(find_wav(folder, clip), "clip")
 
     def change_clip(self, name: str, id: str, *, text: str | None = None, is_kept: bool | None = None) -> BookedClip:
         """Mends the text of a clip, keeps or drops it, and writes the corpus anew."""
-        folder, (clip, _) = self._find(name), self.find_clip(name, id)
-        if self._jobs.is_running(f"corpus-{name}"):
+        if text is not None and (not text.strip() or len(text) > MOST_TEXT):
+            raise ApiError(f"A text must have 1 to {MOST_TEXT} characters. Drop a clip that says nothing.", param="text")  # fmt: skip
+        if self._is_made(name):
             raise ApiError(f"{name} is still being made. Wait for that.", CONFLICT)
-        before = clip.text, clip.kept, list(clip.reasons)
-        if text is not None:
-            if not text.strip() or len(text) > MOST_TEXT:
-                raise ApiError(f"A text must have 1 to {MOST_TEXT} characters. Drop a clip that says nothing.", param="text")  # fmt: skip
-            clip.text = " ".join(text.split())
-        if is_kept is not None:
-            clip.kept = is_kept
-            if not is_kept and not clip.reasons:
-                clip.reasons.append(DropReason.BY_HAND)
-            elif is_kept:
-                clip.reasons = [each for each in clip.reasons if each != DropReason.BY_HAND]
-        try:
-            write_corpus(folder, self._open(folder))
-        except BaseException:
-            clip.text, clip.kept, clip.reasons = before
-            raise
-        return clip
+        folder = self._find(name)
+        with self._changing:
+            book = self._open(folder)
+            clip = _pick(book, id)
+            if text is not None:
+                clip.text = " ".join(text.split())
+            if is_kept is not None:
+                clip.kept = is_kept
+                others = [each for each in clip.reasons if each != DropReason.BY_HAND]
+                clip.reasons = others if is_kept or others else [DropReason.BY_HAND]
+            try:
+                write_corpus(folder, book)
+            except BaseException:
+                # What holds is then in the file.
+                self._keep(folder, None)
+                raise
+            self._keep(folder, (_stamp(folder), book))
+            return clip
 
     def _find(self, name: str) -> Path:
         return self._workspace.find(self._workspace.corpora, name, "corpus")
 
     def _open(self, folder: Path) -> ClipBook:
-        try:
-            status = (folder / BOOK_NAME).stat()
-        except OSError:
-            raise refuse_unknown("corpus") from None
-        return self._read(folder, (status.st_mtime_ns, status.st_ino))
+        with self._reading:
+            stamp, known = _stamp(folder), self._books.get(folder)
+            if known is None or known[0] != stamp:
+                known = stamp, read_book(folder)
+            self._keep(folder, known)
+            return known[1]
+
+    def _keep(self, folder: Path, known: tuple[tuple[int, int], ClipBook] | None) -> None:
+        """Makes a book the latest of those in memory, or forgets it."""
+        self._books.pop(folder, None)
+        if known is not None:
+            self._books[folder] = known
+        for oldest in list(self._books)[:-MOST_BOOKS]:
+            self._books.pop(oldest, None)
+
+
+def _pick(book: ClipBook, id: str) -> BookedClip:
+    if (clip := next((each for each in book.clips if each.id == id), None)) is None:
+        raise refuse_unknown("clip")
+    return clip
+
+
+def _stamp(folder: Path) -> tuple[int, int]:
+    """Differs when the book of a corpus was written again."""
+    try:
+        status = (folder / BOOK_NAME).stat()
+    except OSError:
+        raise refuse_unknown("corpus") from None
+    return status.st_mtime_ns, status.st_ino
 
 
 def draw_wave(path: Path) -> Markup:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import fcntl
 import hmac
 import os
 import urllib.parse
@@ -114,6 +116,9 @@ async def receive_file(request: Request, path: Path, most_bytes: int) -> None:
         raise too_large
     descriptor, size = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), 0
     try:
+        # What nobody holds is of a process that was killed.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         parts = request.stream()
         while True:
             async with asyncio.timeout(STALLED_BODY_S):

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -44,6 +44,8 @@ class JobRecord:
     pid: int
     born_s: float
     started_s: float
+    is_stopped: bool = False
+    """Whether it was asked to end."""
 
 
 class Jobs:
@@ -53,26 +55,29 @@ class Jobs:
         self._folder = folder
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, words: Sequence[str]) -> None:
-        """Starts `myxtts WORDS`. It goes on when this process ends."""
+    def start(self, name: str, words: Sequence[str], folder: Path | None = None) -> None:
+        """Starts `myxtts WORDS` in a folder, or in the workspace. It goes on when this process ends."""
         if self.is_running(name):
             raise JobError(f"`myxtts {words[0]}` for {name} still goes on. Wait for it, or stop it.")
         self._folder.mkdir(parents=True, exist_ok=True)
         with open(self._folder / f"{name}.log", "wb") as log:
             child = subprocess.Popen(
                 [sys.executable, "-P", "-m", "myxtts.cli.main", *words],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, cwd=self._folder.parent,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, cwd=folder or self._folder.parent,
                 env={**make_importable(os.environ), "PYTHONUNBUFFERED": "1"},
             )  # fmt: skip
         self._children[name] = child
         record = JobRecord(tuple(words), child.pid, psutil.Process(child.pid).create_time(), time.time())
         try:
-            with open_file_atomically(self._folder / f"{name}.json") as file:
-                file.write(json.dumps(asdict(record), ensure_ascii=False).encode())
+            self._write(name, record)
         except BaseException:
             # Nobody would know of it after this process.
             child.terminate()
             raise
+
+    def _write(self, name: str, record: JobRecord) -> None:
+        with open_file_atomically(self._folder / f"{name}.json") as file:
+            file.write(json.dumps(asdict(record), ensure_ascii=False).encode())
 
     def find(self, name: str) -> JobRecord | None:
         """What was started last under a name."""
@@ -97,8 +102,14 @@ class Jobs:
     def stop(self, name: str) -> None:
         """Asks a command to end in order."""
         if (process := self._find_process(name)) is not None:
+            self.note_stop(name)
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.terminate()
+
+    def note_stop(self, name: str) -> None:
+        """Keeps that a command was asked to end, for whoever wonders why it did."""
+        if (record := self.find(name)) is not None:
+            self._write(name, replace(record, is_stopped=True))
 
     def read_log(self, name: str, most_bytes: int = LOG_BYTES) -> str:
         """The end of what a command has said; lines that were drawn over each other as the last of them."""

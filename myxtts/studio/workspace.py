@@ -10,7 +10,10 @@ jobs/                 the commands that were started, and what they said
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import os
 import re
 import secrets
 import time
@@ -37,6 +40,13 @@ CONTAINERS: Mapping[str, str] = {
 }
 """What libsndfile calls the formats that are taken, and the ending of their files here."""
 LONGEST_RECORDING_S = 24 * 3600.0
+MOST_TITLE = 200
+MOST_SCRIPT = 1000
+"""Characters of the text of a recording."""
+LOCK_NAME = ".lock"
+"""In the folder of a corpus: held by whoever makes it, here or in a shell."""
+INCOMING = ".incoming"
+RECORDING = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
 BASE = "base"
 """The voice that comes with the package, in the place of a model."""
 
@@ -67,16 +77,21 @@ class Workspace:
         )
 
     def make(self) -> None:
-        """Makes the folders that are not there. Raises `OSError`."""
+        """Makes the folders that are not there, and removes what a studio that was killed had received in part. Raises `OSError`."""
         for folder in (self.recordings, self.corpora, self.models, self.runs, self.evaluations, self.jobs):
             folder.mkdir(parents=True, exist_ok=True)
+        for path in self.recordings.glob(f"*{INCOMING}"):
+            if not is_held(path):
+                path.unlink(missing_ok=True)
 
     def name_new(self, folder: Path, name: str) -> Path:
         """The place of a new corpus or run. Raises `ApiError` for a name that cannot be one, or is taken."""
         if not NAME.fullmatch(name):
             raise ApiError("A name must be of a-z, 0-9 and -, up to 40 of them, and begin with none of -. Give another.", param="name")  # fmt: skip
-        # An empty folder is what is left of one that failed before it began.
-        if (folder / name).exists() and (not (folder / name).is_dir() or any((folder / name).iterdir())):
+        # An empty folder, or one with a lock that nobody holds, is what is left of one that failed before it began.
+        if (folder / name).exists() and (
+            not (folder / name).is_dir() or {path.name for path in (folder / name).iterdir()} - {LOCK_NAME}
+        ):
             raise ApiError(f"There is a {name} already. Give another name.", CONFLICT, param="name")
         return folder / name
 
@@ -99,24 +114,25 @@ class Workspace:
 
     def list_recordings(self) -> list[Recording]:
         """All of them, the newest first. What cannot be read is left out."""
-        found = []
-        for path in sorted(self.recordings.glob("*.json"), reverse=True):
-            try:
-                found.append(read_json(path, Recording))
-            except FileError:
-                continue
-        return found
+        paths = sorted(self.recordings.glob("*.json"), reverse=True)
+        return [found for path in paths if (found := self._read_recording(path.stem)) is not None]
+
+    def _read_recording(self, id: str) -> Recording | None:
+        if RECORDING.fullmatch(id):
+            with contextlib.suppress(FileError):
+                found = read_json(self.recordings / f"{id}.json", Recording)
+                return found if found.id == id and found.kind in CONTAINERS.values() else None
+        return None
 
     def find_recording(self, id: str) -> tuple[Recording, Path]:
         """A recording and its file. Raises `ApiError`."""
-        found = next((each for each in self.list_recordings() if each.id == id), None)
-        if found is None:
+        if (found := self._read_recording(id)) is None:
             raise refuse_unknown("recording")
         return found, self.keep_inside(self.recordings / f"{found.id}.{found.kind}", "recording")
 
     def name_incoming(self) -> Path:
         """A file that nobody has, for what comes."""
-        return self.recordings / f".{secrets.token_hex(8)}.incoming"
+        return self.recordings / f".{secrets.token_hex(8)}{INCOMING}"
 
     def keep_recording(self, incoming: Path, title: str, text: str = "") -> Recording:
         """Keeps a file that has come whole, where it holds sound of a kind that is taken. Raises `ApiError`."""
@@ -128,10 +144,11 @@ class Workspace:
             raise ApiError(f"A recording must be wav, flac, ogg or mp3, but is {info.container}. Convert it first.")
         id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         size_bytes = incoming.stat().st_size
-        recording = Recording(id, title[:200], kind, info.seconds, info.rate_hz, info.channels, size_bytes, text[:1000])
-        incoming.rename(self.recordings / f"{id}.{kind}")
+        recording = Recording(id, title[:MOST_TITLE], kind, info.seconds, info.rate_hz, info.channels, size_bytes, text)
+        # The sound comes last: without its description it would take its place on the disk, and be listed nowhere.
         with open_file_atomically(self.recordings / f"{id}.json") as file:
             file.write(json.dumps(asdict(recording), ensure_ascii=False).encode())
+        incoming.rename(self.recordings / f"{id}.{kind}")
         return recording
 
     def remove_recording(self, id: str) -> None:
@@ -153,3 +170,16 @@ class Workspace:
         if model not in self.list_models():
             raise refuse_unknown("model")
         return BASE if model == BASE else str(self.keep_inside(self.root / model, "model"))
+
+
+def is_held(path: Path) -> bool:
+    """Whether a living process holds the lock of a file; not where there is no such file, or no locks."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+    return False

@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from myxtts.errors import DropReason
-from myxtts.recordings.book import read_book
+from myxtts.recordings.book import read_book, write_corpus
 from myxtts.studio import corpora
 from myxtts.studio.app import PAGES, read_words
 from myxtts.studio.jobs import Jobs
@@ -259,3 +260,34 @@ def test_the_command_says_where_it_is_and_ends_when_told(tmp_path):
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     assert re.fullmatch(r"Studio +http://127\.0\.0\.1:\d+/\?token=[\w-]{32}\n", told[1])
+
+
+def test_changes_at_the_same_time_are_all_kept(client, studio, monkeypatch):
+    folder = write_book_of(studio.workspace.corpora / f"busy-{time.monotonic_ns()}", 20)
+    read_slowly = corpora.read_book
+
+    def read(path):
+        book = read_slowly(path)
+        time.sleep(0.05)
+        return book
+
+    monkeypatch.setattr(corpora, "read_book", read)
+
+    def mend(number):
+        return client.ask("POST", f"/corpora/{folder.name}/clips/clip_{number:05}", {"text": f"Mended {number}."})
+
+    with ThreadPoolExecutor(20) as pool:
+        assert {answer.status for answer in pool.map(mend, range(20))} == {200}
+    assert [clip.text for clip in read_book(folder).clips] == [f"Mended {number}." for number in range(20)]
+    texts = [line.split("|")[1] for line in (folder / "metadata.csv").read_text().splitlines()]
+    assert texts == [f"Mended {number}." for number in range(19)]
+
+
+def test_a_book_that_somebody_else_has_written_is_read_again(client, studio, corpus):
+    url = f"/corpora/{corpus.name}/clips"
+    assert client.ask("POST", f"{url}/clip_00000", {"text": "Of the page."}).status == 200
+    book = read_book(corpus)
+    book.clips[1].text = "Of a shell."
+    write_corpus(corpus, book)
+    assert client.ask("POST", f"{url}/clip_00002", {"text": "Of the page again."}).status == 200
+    assert [clip.text for clip in read_book(corpus).clips[:3]] == ["Of the page.", "Of a shell.", "Of the page again."]
