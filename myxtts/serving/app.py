@@ -70,8 +70,16 @@ class Gate:
     else may have it behind the same address.
     """
 
-    def __init__(self, app: ASGIApp, *, token: str | None, hosts: Sequence[str] | None, failures: RateLimiter):
-        self._app, self._hosts, self._failures = app, hosts, failures
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        token: str | None,
+        hosts: Sequence[str] | None,
+        failures: RateLimiter,
+        advice: str = "start the server with a token",
+    ):
+        self._app, self._hosts, self._failures, self._advice = app, hosts, failures, advice
         self._expected = token.encode() if token else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -106,8 +114,7 @@ class Gate:
         name, _, port = host.rpartition(":")
         if self._hosts is not None and (name if port.isdecimal() else host).strip("[]").lower() not in self._hosts:
             raise ApiError(
-                f"This server must be called {self._hosts[0]}, but the request is for {host[:80]!r}. Use that name, or "
-                "start the server with a token.",
+                f"This server must be called {self._hosts[0]}, but the request is for {host[:80]!r}. Use that name, or {self._advice}.",
                 FOREIGN_HOST,
             )
         if self._expected is None or scope["path"] in OPEN_PATHS:

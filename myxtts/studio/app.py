@@ -42,6 +42,7 @@ from myxtts.studio.door import (
     DISK_FULL,
     FORM_BYTES,
     FORM_S,
+    NOT_FOUND,
     Door,
     explain_disk,
     read_fields,
@@ -67,6 +68,13 @@ from myxtts.text.sentences import split_sentences
 
 PAGES = ("recordings", "corpora", "training", "voices", "speak")
 LANGUAGES = ("en", "fa")
+"""Of the pages."""
+SPOKEN = {
+    "en": "English", "es": "Español", "fr": "Français", "de": "Deutsch", "it": "Italiano", "pt": "Português", "pl": "Polski",
+    "tr": "Türkçe", "ru": "Русский", "nl": "Nederlands", "cs": "Čeština", "ar": "العربية", "zh-cn": "中文", "hu": "Magyar",
+    "ko": "한국어", "ja": "日本語", "hi": "हिन्दी", "fa": "فارسی",
+}  # fmt: skip
+"""What can be spoken in a corpus, as its speakers call it."""
 PERSIAN_LETTER = re.compile("[\u0600-\u06ff]")
 RATE_LIMIT = 100_000
 """Requests a minute that nobody's own page comes near to."""
@@ -189,7 +197,8 @@ class Studio:
         """GET /corpora: all of them, and a form for another."""
         corpora = await asyncio.to_thread(self.corpora.list_all)
         recordings = list(reversed(await self._list_recordings()))
-        return self.render(request, "corpora.html", corpora=corpora, recordings=recordings, others=bool(self._recogniser))  # fmt: skip
+        spoken = SPOKEN if self._recogniser else {"en": SPOKEN["en"]}
+        return self.render(request, "corpora.html", corpora=corpora, recordings=recordings, spoken=spoken)
 
     async def list_corpora(self, request: Request) -> Response:
         """GET /corpora/list: how all of them are now."""
@@ -200,10 +209,11 @@ class Studio:
         fields = await read_fields(request)
         recordings = [self.workspace.find_recording(id)[0] for id in fields.getlist("recording")]
         language = fields.get("language", "en")
-        if language not in LANGUAGES:
-            raise ApiError(f"language must be one of {', '.join(LANGUAGES)}.", param="language")
+        if language not in SPOKEN:
+            raise ApiError(f"language must be one of {', '.join(SPOKEN)}, but is {language[:40]!r}.", param="language")
         flags = [] if self._recogniser is None else ["--recogniser-command", self._recogniser]
-        self.corpora.make(fields.get("name", ""), recordings, language, flags)
+        hears_all = fields.get("heard", "") == "yes"
+        self.corpora.make(fields.get("name", ""), recordings, language, flags, hears_all=hears_all)
         return await self.list_corpora(request)
 
     async def change_corpus(self, request: Request) -> Response:
@@ -269,13 +279,13 @@ class Studio:
         runs = await asyncio.to_thread(self.trainings.list_all)
         return self.render(
             request, "training.html", runs=runs, sizes=list(MODEL_SIZES), cards=list_cards(),
-            starts=choose_starts(workspace.list_models()), corpora=workspace.list_names(workspace.corpora),
+            starts=choose_starts(workspace.list_models()), corpora=await asyncio.to_thread(self.corpora.list_usable),
             chosen=request.query_params.get("corpus", ""),
         )  # fmt: skip
 
     async def show_plan(self, request: Request) -> Response:
         """POST /training/plan: which device would do which job, as `train --print-plan` says it."""
-        settings = read_settings(self.workspace, await read_fields(request), rehearsal=self.rehearsal)
+        settings = await self._read_settings(request)
         code, text = await ask_command([*spell_words(settings), "--print-plan"])
         if code:
             raise ApiError(text.rpartition("error: ")[2])
@@ -283,15 +293,20 @@ class Studio:
 
     async def show_bill(self, request: Request) -> Response:
         """POST /training/bill: what each device must hold."""
-        settings = read_settings(self.workspace, await read_fields(request), rehearsal=self.rehearsal)
+        settings = await self._read_settings(request)
         return HTMLResponse(Markup("<pre>{}</pre>").format(await asyncio.to_thread(estimate_memory, settings)))
 
     async def start_run(self, request: Request) -> Response:
         """POST /training: begins a run, and leads to its page."""
-        settings = read_settings(self.workspace, await read_fields(request), rehearsal=self.rehearsal)
+        settings = await self._read_settings(request)
         # A model that speaks would take of the memory that the training was planned with.
         await self.speaking.stop()
         return HTMLResponse("", 201, {"HX-Redirect": f"/runs/{self.trainings.start(settings)}"})
+
+    async def _read_settings(self, request: Request) -> dict[str, Any]:
+        fields = await read_fields(request)
+        read = functools.partial(read_settings, self.workspace, self.corpora, rehearsal=self.rehearsal)
+        return await asyncio.to_thread(read, fields)
 
     async def show_run(self, request: Request) -> Response:
         """GET /runs/NAME: a run, live."""
@@ -372,7 +387,7 @@ class Studio:
         runs = [(folder.name, self._hear(folder, await asyncio.to_thread(read_run, folder))) for folder in folders]
         return self.render(
             request, "voices.html", runs=[each for each in runs if each[1].samples], evaluations=self._list_evaluations(),
-            models=workspace.list_models(), corpora=workspace.list_names(workspace.corpora),
+            models=workspace.list_models(), corpora=await asyncio.to_thread(self.corpora.list_usable),
         )  # fmt: skip
 
     async def start_evaluation(self, request: Request) -> Response:
@@ -382,10 +397,10 @@ class Studio:
         name = f"{re.sub('[^a-z0-9]+', '-', fields['model'])[-24:].strip('-')}-{secrets.token_hex(3)}"
         words = ["evaluate", "--checkpoint", model, "--out", str(workspace.evaluations / name), "--limit", "5", *self.flags]  # fmt: skip
         if corpus := fields.get("corpus", ""):
-            words += ["--data", str(workspace.find(workspace.corpora, corpus, "corpus"))]
+            words += ["--data", str(await asyncio.to_thread(self.corpora.find_usable, corpus))]
             if self._recogniser is not None:
                 words += ["--recogniser-command", self._recogniser]
-            elif importlib.util.find_spec("moonshine_voice") and self.corpora.read_language(corpus) == "en":
+            elif importlib.util.find_spec("moonshine_voice") and self.corpora.read_language(corpus) in (None, "en"):
                 words += ["--recogniser", DEFAULT_RECOGNISER]
         (workspace.evaluations / name).mkdir()
         self.jobs.start(f"evaluate-{name}", words)
@@ -479,15 +494,16 @@ def answer_failure(studio: Studio, request: Request, error: Exception) -> Respon
         error = ApiError(str(error))
     elif isinstance(error, OSError):
         error = explain_disk(error)
-    elif not isinstance(error, ApiError | HTTPException):
+    elif isinstance(error, HTTPException):
+        error = ApiError("There is no such page.", NOT_FOUND._replace(status=error.status_code))
+    elif not isinstance(error, ApiError):
         error = ApiError("The studio could not do it: a fault of MyXTTS. What it has printed says where.", INTERNAL)
     if isinstance(error, ApiError):
         error = ApiError(translate_error(str(error), choose_language(request)), error.kind, param=error.param)
     answer = answer_error(error)
     if "text/html" not in request.headers.get("accept", "") or request.headers.get("hx-request"):
         return answer
-    told = "There is no such page." if isinstance(error, HTTPException) else str(error)
-    page = studio.render(request, "failure.html", message=told)
+    page = studio.render(request, "failure.html", message=str(error))
     page.status_code = answer.status_code
     return page
 
@@ -504,7 +520,8 @@ def build_studio(studio: Studio, *, token: str, hosts: Sequence[str] | None) -> 
         },
     )
     failures = RateLimiter(WRONG_TOKENS, "wrong tokens")
-    return Gate(Door(app, token=token, failures=failures), token=None, hosts=hosts, failures=failures)
+    advice = "open the address that `myxtts studio` has printed"
+    return Gate(Door(app, token=token, failures=failures), token=None, hosts=hosts, failures=failures, advice=advice)
 
 
 def run_studio(

@@ -104,17 +104,26 @@ class Corpora:
         """Whether somebody makes a corpus now."""
         return self._jobs.is_running(f"corpus-{name}") or is_held(self._workspace.corpora / name / LOCK_NAME)
 
-    def make(self, name: str, recordings: Sequence[Recording], language: str, flags: Iterable[str] = ()) -> None:
-        """Begins to make a corpus. Where all recordings were read from a script, that is taken instead of what is heard."""
+    def make(
+        self, name: str, recordings: Sequence[Recording], language: str, flags: Iterable[str] = (), *, hears_all: bool
+    ) -> None:
+        """Begins to make a corpus. What was read from a script is taken from it, unless all is to be heard."""
         if not recordings:
             raise ApiError("Choose one recording or more.")
         folder = self._workspace.name_new(self._workspace.corpora, name)
         paths = [str(self._workspace.find_recording(each.id)[1]) for each in recordings]
         words = ["corpus", *paths, "--out", str(folder), "--language", language, *flags]
-        if all(each.text for each in recordings):
+        read = [] if hears_all else [each.text for each in recordings if each.text]
+        if read and len(read) < len(recordings):
+            raise ApiError(
+                f"{len(read)} of the {len(recordings)} recordings were read from a script and the others were not, but a script is "
+                "that of all recordings of a corpus. Make two corpora, or let all be written down as it is heard.",
+                CONFLICT,
+            )
+        if read:
             script = self._workspace.jobs / f"{name}.script.txt"
             with open_file_atomically(script) as file:
-                file.write("\n".join(each.text for each in recordings).encode())
+                file.write("\n".join(read).encode())
             words += ["--script", str(script)]
         folder.mkdir(exist_ok=True)
         self._jobs.start(f"corpus-{name}", words)
@@ -122,7 +131,7 @@ class Corpora:
     def go_on(self, name: str) -> None:
         """Starts again what was interrupted."""
         if (job := self._jobs.find(f"corpus-{name}")) is None:
-            raise ApiError(f"{name} was not made here, so it cannot go on here.", CONFLICT)
+            raise ApiError(f"{name} was not made here, so it cannot go on here. Give the command again with which it was made.", CONFLICT)  # fmt: skip
         self._jobs.start(f"corpus-{name}", job.words)
 
     def read_language(self, name: str) -> str | None:

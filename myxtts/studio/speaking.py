@@ -53,29 +53,31 @@ class Speaking:
     def __init__(self, log: Path, flags: Sequence[str] = ()):
         self._server, self._flags = SpeakingServer(log), flags
         self._kept: dict[str, str] = {}
+        # From the model that is asked for to the beginning of its answer: another page may ask for another model.
+        self._turn = asyncio.Lock()
 
     async def list_voices(self, model: str) -> Response:
         """What a model can do, as `GET /v1/audio/voices` has it. Loads it."""
-        await self._load(model)
-        async with self._ask("GET", "/v1/audio/voices") as answer:
-            return JSONResponse(await answer.read())
+        async with self._turn:
+            await self._load(model)
+            async with self._ask("GET", "/v1/audio/voices") as answer:
+                return JSONResponse(await answer.read())
 
     async def speak(self, model: str, request: dict[str, Any], reference: Path | None) -> Response:
         """The sound of a request of `POST /v1/audio/speech`, as it is made; in the voice of a recording, where one is given."""
-        await self._load(model)
-        if reference is not None:
-            request = {**request, "voice": await self._clone(reference)}
-        with contextlib.ExitStack() as on_failure:
-            stack = contextlib.AsyncExitStack()
+        stack = contextlib.AsyncExitStack()
+        async with self._turn:
+            await self._load(model)
+            if reference is not None:
+                request = {**request, "voice": await self._clone(reference)}
             body = json.dumps(request).encode()
             answer = await stack.enter_async_context(self._ask("POST", "/v1/audio/speech", body))
 
-            async def relay() -> AsyncIterator[bytes]:
-                async with stack:
-                    async for part in answer.parts:
-                        yield part
+        async def relay() -> AsyncIterator[bytes]:
+            async with stack:
+                async for part in answer.parts:
+                    yield part
 
-            on_failure.pop_all()
         kept = {name: answer.headers[name] for name in ("content-type", "x-sample-rate") if name in answer.headers}
         return StreamingResponse(relay(), answer.status, kept)
 

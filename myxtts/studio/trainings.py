@@ -39,11 +39,12 @@ from myxtts.monitoring.metrics import (
 )
 from myxtts.reports.pages import CLIP_NAME, CODEC_FOLDER, SAMPLES_FOLDER, name_sample
 from myxtts.serving.request import ApiError
+from myxtts.studio.corpora import Corpora
 from myxtts.studio.door import CONFLICT
 from myxtts.studio.jobs import Jobs, read_tail
 from myxtts.studio.workspace import BASE, Workspace
 from myxtts.training.mode import measure_in_process, plan_run
-from myxtts.training.run_folder import LOCK_NAME, RunRecord, read_record
+from myxtts.training.run_folder import LOCK_NAME, read_record
 
 CPU = "CPU"
 BOTH_ROLES = "two"
@@ -56,11 +57,15 @@ _HOLDER = re.compile(r"process (\d+) on (.+), since ")
 _TAIL_BYTES = 1 << 16
 
 
-def read_settings(workspace: Workspace, fields: Mapping[str, str], *, rehearsal: bool) -> dict[str, Any]:
+def read_settings(
+    workspace: Workspace, corpora: Corpora, fields: Mapping[str, str], *, rehearsal: bool
+) -> dict[str, Any]:
     """The settings that a form asks for, by dotted key. Raises `ApiError`."""
     settings: dict[str, Any] = {"training.checkpoint_dir": str(workspace.name_new(workspace.runs, fields.get("name", "")))}  # fmt: skip
     if corpus := fields.get("corpus", ""):
-        settings["data.train_data"] = str(workspace.find(workspace.corpora, corpus, "corpus"))
+        settings["data.train_data"] = str(corpora.find_usable(corpus))
+        if (language := corpora.read_language(corpus)) is not None:
+            settings["data.language"] = language
     if start := fields.get("start", ""):
         settings["training.init_from"] = workspace.find_model(start)
     elif (size := fields.get("size", "tiny")) in MODEL_SIZES:
@@ -68,16 +73,22 @@ def read_settings(workspace: Workspace, fields: Mapping[str, str], *, rehearsal:
     else:
         raise ApiError(f"A size must be one of {', '.join(MODEL_SIZES)}, but is {size[:40]!r}.", param="size")
     for field, key in NUMBERS.items():
-        if (given := fields.get(field, "").strip()) and not (given.isascii() and given.isdecimal()):
-            raise ApiError(f"{field} must be a whole number, but is {given[:40]!r}.", param=field)
+        if (given := fields.get(field, "").strip()) and not re.fullmatch("[0-9]{1,9}", given):
+            raise ApiError(f"{field} must be a whole number of up to 9 digits, but is {given[:40]!r}.", param=field)
         settings |= {key: int(given)} if given else {}
-    device = fields.get("device", "")
-    if rehearsal or device in (CPU, BOTH_ROLES):
-        settings["training.rehearsal"] = True
+    return settings | _read_device(fields.get("device", ""), rehearsal=rehearsal)
+
+
+def _read_device(device: str, *, rehearsal: bool) -> dict[str, Any]:
+    settings: dict[str, Any] = {"training.rehearsal": True} if rehearsal or device in (CPU, BOTH_ROLES) else {}
     if device == BOTH_ROLES:
-        settings["training.mode"] = "isolated"
-    elif pair := re.fullmatch(r"(\d{1,3}),(\d{1,3})", device):
-        settings |= {"data.data_gpu": int(pair[1]), "data.model_gpu": int(pair[2]), "data.enable_memory_isolation": True}  # fmt: skip
+        return settings | {"training.mode": "isolated"}
+    if pair := re.fullmatch(r"(\d{1,3}),(\d{1,3})", device, re.ASCII):
+        return settings | {"data.data_gpu": int(pair[1]), "data.model_gpu": int(pair[2]), "data.enable_memory_isolation": True}  # fmt: skip
+    if one := re.fullmatch(r"\d{1,3}", device, re.ASCII):
+        return settings | {"data.model_gpu": int(one[0])}
+    if device not in ("", CPU):
+        raise ApiError(f"device must be one of those that the form offers, but is {device[:40]!r}.", param="device")
     return settings
 
 
@@ -88,6 +99,13 @@ def spell_words(settings: Mapping[str, Any]) -> list[str]:
     for key, value in settings.items():
         words += [flags[key]] if value is True else [flags[key], str(value)]
     return words
+
+
+def read_words(words: Sequence[str]) -> dict[str, Any]:
+    """The settings that words of `myxtts train` stand for; what they do not say is left out."""
+    keys = {flag.name: key for key, flag, _ in iterate_flags()}
+    pairs = zip(words, [*words[1:], "--"], strict=True)
+    return {keys[word]: True if value.startswith("--") else value for word, value in pairs if word in keys}
 
 
 def make_config(settings: Mapping[str, Any]) -> XTTSConfig:
@@ -180,7 +198,7 @@ class Trainings:
         elif record is not None and record.ending is not None:
             status = "finished"
         else:
-            status = _read_ending(folder, record)
+            status = self._find_ending(folder, job)
             problem = self._jobs.read_log(job) if status in ("failed", "died") else ""
         found = CheckpointReader(folder).list()
         end_step, stage = (None, "") if record is None else (record.end_step, record.stage)
@@ -203,53 +221,82 @@ class Trainings:
         """Goes on with a run, by the command that it was started with last, here or in a shell."""
         if self.describe(name).is_active:
             raise ApiError(f"{name} trains already.", CONFLICT)
-        if (record := read_record(self._workspace.runs / name)) is not None:
-            self._require_free(list_devices(record.config))
-        if not (words := self._find_words(name)):
+        words, cwd = self._find_command(name)
+        if not words:
             raise ApiError(f"{name} was not started from here, and nothing in its folder says how. Start another run.")
-        self._jobs.start(f"train-{name}", words)
+        if not cwd.is_dir():
+            raise ApiError(f"{name} was started in {cwd}, which its command needs, but that folder has gone. Make it, or start another run.", CONFLICT)  # fmt: skip
+        self._require_free(self._list_devices_of(name))
+        self._jobs.start(f"train-{name}", words, cwd)
 
     def spell_resume(self, name: str) -> str:
         """The command that goes on with a run, for a shell; nothing where it is not known."""
-        words = self._find_words(name)
-        return shlex.join(["myxtts", *words]) if words else ""
+        words, cwd = self._find_command(name)
+        command = shlex.join(["myxtts", *words]) if words else ""
+        return command if cwd == self._workspace.root or not words else f"cd {shlex.quote(str(cwd))} && {command}"
 
-    def _find_words(self, name: str) -> list[str]:
-        record, job = read_record(self._workspace.runs / name), self._jobs.find(f"train-{name}")
-        if record is not None and record.starts:
-            # `myxtts train ...` or `python train_main.py ...`
-            command = [word for word in record.starts[-1].command[2:] if word not in ("--resume", "--reset-training")]
-            return ["train", *command, "--resume"]
-        return [] if job is None else list(job.words)
+    def _find_command(self, name: str) -> tuple[list[str], Path]:
+        """What a run was started with last, and where: paths of a shell may be relative. No words where that is not known."""
+        folder, root = self._workspace.runs / name, self._workspace.root
+        # What trains its codec first has begun there, and not yet itself.
+        for record in (read_record(folder), read_record(folder / CODEC_FOLDER)):
+            if record is not None and record.starts:
+                # `myxtts train ...` or `python train_main.py ...`
+                start = record.starts[-1]
+                command = [word for word in start.command[2:] if word not in ("--resume", "--reset-training")]
+                return ["train", *command, "--resume"], Path(start.cwd or root)
+        job = self._jobs.find(f"train-{name}")
+        return ([] if job is None else list(job.words)), root
 
     def stop(self, name: str) -> None:
         """Asks a run to save and end, whoever began it."""
-        trainer = find_trainer(self._workspace.runs / name)
+        trainer, job = find_trainer(self._workspace.runs / name), f"train-{name}"
         if trainer is None:
-            self._jobs.stop(f"train-{name}")
+            self._jobs.stop(job)
             return
+        if self._jobs.is_running(job):
+            self._jobs.note_stop(job)
         with contextlib.suppress(ProcessLookupError):
             os.kill(trainer, signal.SIGTERM)
             self._stopping[name] = trainer
 
     def _require_free(self, devices: set[str]) -> None:
         for run in self.list_all():
-            if not run.is_active:
-                continue
-            record = read_record(self._workspace.runs / run.name)
-            used = list_devices(record.config) if record is not None else devices
+            used = self._list_devices_of(run.name) if run.is_active else set()
             if shared := used & devices:
                 raise ApiError(f"{run.name} trains on {', '.join(sorted(shared))} already: one training at a time per device. Stop it, or wait.", CONFLICT)  # fmt: skip
 
+    def _list_devices_of(self, name: str) -> set[str]:
+        """The devices of a run; until it has written down what it is, by the words it was started with."""
+        if (record := read_record(self._workspace.runs / name)) is not None:
+            return list_devices(record.config)
+        job = self._jobs.find(f"train-{name}")
+        return list_devices(dump_sections(make_config(read_words(() if job is None else job.words))))
 
-def _read_ending(folder: Path, record: RunRecord | None) -> str:
-    """How a run that nobody trains has ended: its last line says so, unless it was killed."""
+    def _find_ending(self, folder: Path, job: str) -> str:
+        """How a run that nobody trains has ended: its last row says so, unless the command that was started last told none."""
+        status, told_s = _read_ending(folder)
+        record, code = self._jobs.find(job), self._jobs.read_code(job)
+        if status is not None and (record is None or told_s >= record.started_s):
+            return status
+        if record is not None and (record.is_stopped or code == 0):
+            return "stopped"
+        has_gone = told_s > 0 and status is None if code is None else code < 0
+        return "died" if has_gone else "failed"
+
+
+def _read_ending(folder: Path) -> tuple[str | None, float]:
+    """What the last row of a run says, and when it was written. None where there is none, or a codec is done and its run has not begun."""
     for place in (folder, folder / CODEC_FOLDER):
         lines = read_tail(place / FILE_NAME, _TAIL_BYTES).splitlines()
-        with contextlib.suppress(ValueError, AttributeError, IndexError):
+        with contextlib.suppress(ValueError, AttributeError, IndexError, TypeError):
             last = parse_json(lines[-1])
-            return str(last.get("status")) if last.get("kind") == SummaryRow.kind else "died"
-    return "failed"
+            status, told_s = (
+                str(last["status"]) if last.get("kind") == SummaryRow.kind else "died",
+                float(last.get("time_s", 0)),
+            )
+            return (None if place != folder and status == "finished" else status), told_s
+    return None, 0.0
 
 
 def read_run(folder: Path) -> Metrics | None:

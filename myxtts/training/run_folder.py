@@ -81,6 +81,8 @@ class Start:
     command: tuple[str, ...]
     end_step: int
     """Updates of the whole run, as it was then."""
+    cwd: str = ""
+    """Where the command was given, whose paths may be relative."""
 
 
 @dataclass(frozen=True)
@@ -352,7 +354,7 @@ class RunFolder(TrainerFolder):
             if self.record.end_step not in (None, end_step):
                 report_moved_end(self._config.training, self.step, self.record.end_step, end_step)
             _log.info("The run in %s goes on at step %d of %d.", self.path, self.step, end_step)
-        start = Start(datetime.now().isoformat(timespec="seconds"), self.step, self._command, end_step)
+        start = Start(datetime.now().isoformat(timespec="seconds"), self.step, self._command, end_step, _find_cwd())
         self._note(
             config=self._sections,
             environment=dict(environment),
@@ -432,6 +434,13 @@ class RunFolder(TrainerFolder):
                 "keeps them aside and starts anew here."
             )
         return _write_record(self.path, RunRecord(self.stage, self._sections, foreign=tuple(_list_names(self.path))))
+
+
+def _find_cwd() -> str:
+    """Nothing where that folder was removed: no reason to end a run."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.getcwd()
+    return ""
 
 
 def _describe_lengths(config: XTTSConfig) -> str:

@@ -182,7 +182,7 @@ def test_a_clip_of_the_book_that_leads_out_is_not_played(client, corpus):
     ],
 )  # fmt: skip
 def test_a_form_becomes_the_command_that_a_shell_would_be_given(studio, fields, words):
-    settings = read_settings(studio.workspace, {"name": "new", **fields}, rehearsal=False)
+    settings = read_settings(studio.workspace, studio.corpora, {"name": "new", **fields}, rehearsal=False)
     assert spell_words(settings) == ["train", "--checkpoint-dir", str(studio.workspace.runs / "new"), *words]
     from myxtts.cli.main import make_parser
     from myxtts.config import resolve_config
