@@ -9,7 +9,6 @@ import importlib.util
 import ipaddress
 import re
 import secrets
-import shlex
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -58,8 +57,10 @@ from myxtts.studio.trainings import (
     estimate_memory,
     list_cards,
     list_heard,
+    read_card,
     read_run,
     read_settings,
+    spell_command,
     spell_words,
     summarise_progress,
 )
@@ -285,28 +286,30 @@ class Studio:
 
     async def show_plan(self, request: Request) -> Response:
         """POST /training/plan: which device would do which job, as `train --print-plan` says it."""
-        settings = await self._read_settings(request)
-        code, text = await ask_command([*spell_words(settings), "--print-plan"])
+        settings, card = await self._read_settings(request)
+        words = spell_words(settings)
+        code, text = await ask_command([*words, "--print-plan"], card)
         if code:
             raise ApiError(text.rpartition("error: ")[2])
-        return self.render(request, "plan.html", plan=text, command=shlex.join(["myxtts", *spell_words(settings)]))
+        return self.render(request, "plan.html", plan=text, command=spell_command(words, card))
 
     async def show_bill(self, request: Request) -> Response:
         """POST /training/bill: what each device must hold."""
-        settings = await self._read_settings(request)
+        settings, _ = await self._read_settings(request)
         return HTMLResponse(Markup("<pre>{}</pre>").format(await asyncio.to_thread(estimate_memory, settings)))
 
     async def start_run(self, request: Request) -> Response:
         """POST /training: begins a run, and leads to its page."""
-        settings = await self._read_settings(request)
+        settings, card = await self._read_settings(request)
         # A model that speaks would take of the memory that the training was planned with.
         await self.speaking.stop()
-        return HTMLResponse("", 201, {"HX-Redirect": f"/runs/{self.trainings.start(settings)}"})
+        return HTMLResponse("", 201, {"HX-Redirect": f"/runs/{self.trainings.start(settings, card)}"})
 
-    async def _read_settings(self, request: Request) -> dict[str, Any]:
+    async def _read_settings(self, request: Request) -> tuple[dict[str, Any], str]:
+        """The settings of a form, and the one card it asks for, if it does."""
         fields = await read_fields(request)
         read = functools.partial(read_settings, self.workspace, self.corpora, rehearsal=self.rehearsal)
-        return await asyncio.to_thread(read, fields)
+        return await asyncio.to_thread(read, fields), read_card(fields.get("device", ""))
 
     async def show_run(self, request: Request) -> Response:
         """GET /runs/NAME: a run, live."""

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import psutil
 
+from myxtts.devices.machine import VISIBLE_DEVICES
 from myxtts.errors import MachineError
 from myxtts.files import FileError, MissingFileError, open_file, open_file_atomically, read_json
 from myxtts.processes import make_importable, read_end
@@ -46,6 +47,8 @@ class JobRecord:
     started_s: float
     is_stopped: bool = False
     """Whether it was asked to end."""
+    card: str = ""
+    """The one GPU that it sees; all of them without a number."""
 
 
 class Jobs:
@@ -55,8 +58,8 @@ class Jobs:
         self._folder = folder
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, words: Sequence[str], folder: Path | None = None) -> None:
-        """Starts `myxtts WORDS` in a folder, or in the workspace. It goes on when this process ends."""
+    def start(self, name: str, words: Sequence[str], folder: Path | None = None, card: str = "") -> None:
+        """Starts `myxtts WORDS` in a folder, or in the workspace, with one card in sight or all. It goes on when this process ends."""
         if self.is_running(name):
             raise JobError(f"`myxtts {words[0]}` for {name} still goes on. Wait for it, or stop it.")
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -64,10 +67,10 @@ class Jobs:
             child = subprocess.Popen(
                 [sys.executable, "-P", "-m", "myxtts.cli.main", *words],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, cwd=folder or self._folder.parent,
-                env={**make_importable(os.environ), "PYTHONUNBUFFERED": "1"},
+                env={**make_importable(os.environ), "PYTHONUNBUFFERED": "1", **show_card(card)},
             )  # fmt: skip
         self._children[name] = child
-        record = JobRecord(tuple(words), child.pid, psutil.Process(child.pid).create_time(), time.time())
+        record = JobRecord(tuple(words), child.pid, psutil.Process(child.pid).create_time(), time.time(), card=card)
         try:
             self._write(name, record)
         except BaseException:
@@ -127,12 +130,25 @@ class Jobs:
         return None
 
 
-async def ask_command(words: Sequence[str]) -> tuple[int, str]:
+def show_card(card: str) -> dict[str, str]:
+    """What a process needs in its environment to see one card alone."""
+    return {VISIBLE_DEVICES: card} if card else {}
+
+
+def read_environ(pid: int) -> dict[str, str]:
+    """The environment that a process of ours was started with; our own where it has gone."""
+    try:
+        return psutil.Process(pid).environ()
+    except psutil.Error:
+        return dict(os.environ)
+
+
+async def ask_command(words: Sequence[str], card: str = "") -> tuple[int, str]:
     """The exit code of a short command, and what it has said: its answer, or else its error."""
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-m", "myxtts.cli.main", *words,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        env=make_importable(os.environ),
+        env={**make_importable(os.environ), **show_card(card)},
     )  # fmt: skip
     try:
         async with asyncio.timeout(SLOWEST_START_S):

@@ -41,7 +41,7 @@ from myxtts.reports.pages import CLIP_NAME, CODEC_FOLDER, SAMPLES_FOLDER, name_s
 from myxtts.serving.request import ApiError
 from myxtts.studio.corpora import Corpora
 from myxtts.studio.door import CONFLICT
-from myxtts.studio.jobs import Jobs, read_tail
+from myxtts.studio.jobs import Jobs, read_environ, read_tail, show_card
 from myxtts.studio.workspace import BASE, Workspace
 from myxtts.training.mode import measure_in_process, plan_run
 from myxtts.training.run_folder import LOCK_NAME, read_record
@@ -85,11 +85,14 @@ def _read_device(device: str, *, rehearsal: bool) -> dict[str, Any]:
         return settings | {"training.mode": "isolated"}
     if pair := re.fullmatch(r"(\d{1,3}),(\d{1,3})", device, re.ASCII):
         return settings | {"data.data_gpu": int(pair[1]), "data.model_gpu": int(pair[2]), "data.enable_memory_isolation": True}  # fmt: skip
-    if one := re.fullmatch(r"\d{1,3}", device, re.ASCII):
-        return settings | {"data.model_gpu": int(one[0])}
-    if device not in ("", CPU):
+    if device not in ("", CPU) and not read_card(device):
         raise ApiError(f"device must be one of those that the form offers, but is {device[:40]!r}.", param="device")
     return settings
+
+
+def read_card(device: str) -> str:
+    """The one card that a form asks for; nothing where it asks for none or two."""
+    return device if re.fullmatch(r"\d{1,3}", device, re.ASCII) else ""
 
 
 def spell_words(settings: Mapping[str, Any]) -> list[str]:
@@ -99,6 +102,12 @@ def spell_words(settings: Mapping[str, Any]) -> list[str]:
     for key, value in settings.items():
         words += [flags[key]] if value is True else [flags[key], str(value)]
     return words
+
+
+def spell_command(words: Sequence[str], card: str = "") -> str:
+    """Words of `myxtts` for a shell, with one card in sight or all."""
+    shown = [f"{name}={value}" for name, value in show_card(card).items()]
+    return " ".join([*shown, shlex.join(["myxtts", *words])])
 
 
 def read_words(words: Sequence[str]) -> dict[str, Any]:
@@ -117,17 +126,17 @@ def make_config(settings: Mapping[str, Any]) -> XTTSConfig:
     return XTTSConfig(**sections)
 
 
-def list_cards() -> tuple[Card, ...]:
-    """The GPUs that a run would see."""
-    machine = read_machine()
+def list_cards(environ: Mapping[str, str] | None = None) -> tuple[Card, ...]:
+    """The GPUs that a run would see, in this environment or in another."""
+    machine = read_machine(environ)
     with contextlib.suppress(DevicePlanError):
         return select_visible(machine.cards, machine.environ)
     return ()
 
 
-def list_devices(sections: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """The devices that a run of these settings uses."""
-    data, training, cards = sections["data"], sections["training"], list_cards()
+def list_devices(sections: Mapping[str, Mapping[str, Any]], environ: Mapping[str, str] | None = None) -> set[str]:
+    """The devices that a run of these settings uses, in this environment or in another."""
+    data, training, cards = sections["data"], sections["training"], list_cards(environ)
     if training["rehearsal"] or not cards:
         return {CPU}
     several = parse_gpu_ids(training["model_gpus"]) if training["model_gpus"] else []
@@ -208,13 +217,13 @@ class Trainings:
     def list_all(self) -> list[RunState]:
         return [self.describe(name) for name in self._workspace.list_names(self._workspace.runs)]
 
-    def start(self, settings: Mapping[str, Any]) -> str:
+    def start(self, settings: Mapping[str, Any], card: str = "") -> str:
         """Begins a run. Raises `ApiError` where another one trains on its devices."""
         config, folder = make_config(settings), Path(settings["training.checkpoint_dir"])
-        self._require_free(list_devices(dump_sections(config)))
+        self._require_free(list_devices(dump_sections(config), {**os.environ, **show_card(card)}))
         # So that it is listed from now on, whatever becomes of it.
         folder.mkdir(exist_ok=True)
-        self._jobs.start(f"train-{folder.name}", spell_words(settings))
+        self._jobs.start(f"train-{folder.name}", spell_words(settings), None, card)
         return folder.name
 
     def resume(self, name: str) -> None:
@@ -227,13 +236,15 @@ class Trainings:
         if not cwd.is_dir():
             raise ApiError(f"{name} was started in {cwd}, which its command needs, but that folder has gone. Make it, or start another run.", CONFLICT)  # fmt: skip
         self._require_free(self._list_devices_of(name))
-        self._jobs.start(f"train-{name}", words, cwd)
+        self._jobs.start(f"train-{name}", words, cwd, self._find_card(name))
 
     def spell_resume(self, name: str) -> str:
         """The command that goes on with a run, for a shell; nothing where it is not known."""
         words, cwd = self._find_command(name)
-        command = shlex.join(["myxtts", *words]) if words else ""
-        return command if cwd == self._workspace.root or not words else f"cd {shlex.quote(str(cwd))} && {command}"
+        if not words:
+            return ""
+        place = "" if cwd == self._workspace.root else f"cd {shlex.quote(str(cwd))} && "
+        return place + spell_command(words, self._find_card(name))
 
     def _find_command(self, name: str) -> tuple[list[str], Path]:
         """What a run was started with last, and where: paths of a shell may be relative. No words where that is not known."""
@@ -247,6 +258,10 @@ class Trainings:
                 return ["train", *command, "--resume"], Path(start.cwd or root)
         job = self._jobs.find(f"train-{name}")
         return ([] if job is None else list(job.words)), root
+
+    def _find_card(self, name: str) -> str:
+        job = self._jobs.find(f"train-{name}")
+        return "" if job is None else job.card
 
     def stop(self, name: str) -> None:
         """Asks a run to save and end, whoever began it."""
@@ -268,10 +283,12 @@ class Trainings:
 
     def _list_devices_of(self, name: str) -> set[str]:
         """The devices of a run; until it has written down what it is, by the words it was started with."""
-        if (record := read_record(self._workspace.runs / name)) is not None:
-            return list_devices(record.config)
-        job = self._jobs.find(f"train-{name}")
-        return list_devices(dump_sections(make_config(read_words(() if job is None else job.words))))
+        folder, job = self._workspace.runs / name, self._jobs.find(f"train-{name}")
+        trainer = find_trainer(folder)
+        environ = {**os.environ, **show_card(self._find_card(name))} if trainer is None else read_environ(trainer)
+        if (record := read_record(folder)) is not None:
+            return list_devices(record.config, environ)
+        return list_devices(dump_sections(make_config(read_words(() if job is None else job.words))), environ)
 
     def _find_ending(self, folder: Path, job: str) -> str:
         """How a run that nobody trains has ended: its last row says so, unless the command that was started last told none."""
