@@ -46,7 +46,8 @@ BYTES = {"Content-Type": "application/octet-stream"}
 def host_studio(root: Path, **settings: Any) -> Iterator[tuple[StudioClient, Studio]]:
     """A studio for the time of the block."""
     port = settings.pop("port", 0)
-    limits = ServingLimits(requests_per_minute=10_000, headers_s=settings.pop("headers_s", 10.0))
+    times = {name: settings.pop(name) for name in ("headers_s", "send_s") if name in settings}
+    limits = ServingLimits(requests_per_minute=10_000, **times)
     workspace = Workspace(root)
     workspace.make()
     studio = Studio(workspace, rehearsal=True, **settings)
