@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
 import re
 import shlex
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -23,10 +25,12 @@ from myxtts.studio.app import SPOKEN, Studio
 from myxtts.studio.jobs import JobRecord, read_environ
 from myxtts.studio.speaking import ServerAnswer, Speaking
 from myxtts.studio.trainings import read_settings, read_words, spell_words
-from myxtts.studio.workspace import is_held
-from myxtts.training.run_folder import open_run
+from myxtts.studio.workspace import Workspace, is_held
+from myxtts.training.run_folder import open_run, read_record
 from tests.studio.hosting import DEMO, host_studio
 from tests.studio.material import write_book_of, write_run
+from tests.support.processes import ROOT, clean_environ
+from tests.support.tiny_run import PATIENCE_S, at_step, tiny_words, wait_for
 
 CARDS = tuple(Card(id, "RTX", f"GPU-{id}", f"0:{id}", 24_000, 24_000) for id in (0, 1))
 NUMBERS = itertools.count()
@@ -343,3 +347,32 @@ def test_two_pages_that_ask_for_two_models_get_each_its_own(tmp_path):
 
     asyncio.run(speak())
     assert asked == [("a", "a"), ("b", "b")]
+
+
+@pytest.mark.soak
+def test_a_training_goes_from_the_shell_to_the_page_and_back(tmp_path):
+    workspace = Workspace(tmp_path / "studio")
+    workspace.make()
+    studio, folder = Studio(workspace, rehearsal=True), workspace.runs / "it"
+    words = tiny_words(Path("studio/runs/it"), "--max-steps", 5000, "--codec-steps", 3)
+    environ = clean_environ(PYTHONPATH=str(ROOT), PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+
+    def end_in_order(command, moment):
+        with subprocess.Popen(["sh", "-c", command], cwd=tmp_path, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as shell:  # fmt: skip
+            wait_for(moment, lambda: shell.poll() is None, "it has ended before its time")
+            studio.trainings.stop("it")
+            assert shell.wait(PATIENCE_S) == 0
+        assert studio.trainings.describe("it").status == "stopped"
+        return read_record(folder).starts
+
+    assert len(end_in_order(shlex.join(["myxtts", "train", *words]), at_step(folder, 2))) == 1
+    moment = at_step(folder, 4)
+    studio.trainings.resume("it")
+    wait_for(moment, lambda: studio.jobs.is_running("train-it"), "it has ended before its time")
+    studio.trainings.stop("it")
+    assert studio.jobs._children["train-it"].wait(PATIENCE_S) == 0
+    assert studio.trainings.describe("it").status == "stopped"
+    starts = end_in_order(studio.trainings.spell_resume("it"), at_step(folder, 6))
+    assert [start.cwd for start in starts] == [str(tmp_path)] * 3
+    assert 0 == starts[0].step < starts[1].step < starts[2].step
+    assert not (workspace.root / "studio").exists()
