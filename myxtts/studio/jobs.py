@@ -105,9 +105,10 @@ class Jobs:
     def stop(self, name: str) -> None:
         """Asks a command to end in order."""
         if (process := self._find_process(name)) is not None:
-            self.note_stop(name)
+            # It ends although the disk may be too full to note that.
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.terminate()
+            self.note_stop(name)
 
     def note_stop(self, name: str) -> None:
         """Keeps that a command was asked to end, for whoever wonders why it did."""

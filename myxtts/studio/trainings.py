@@ -269,11 +269,12 @@ class Trainings:
         if trainer is None:
             self._jobs.stop(job)
             return
-        if self._jobs.is_running(job):
-            self._jobs.note_stop(job)
+        is_ours = self._jobs.is_running(job)
         with contextlib.suppress(ProcessLookupError):
             os.kill(trainer, signal.SIGTERM)
             self._stopping[name] = trainer
+        if is_ours:
+            self._jobs.note_stop(job)
 
     def _require_free(self, devices: set[str]) -> None:
         for run in self.list_all():

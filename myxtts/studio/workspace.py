@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import os
 import re
 import secrets
 import time
@@ -25,7 +24,7 @@ from myxtts.audio.reading import inspect_clip
 from myxtts.checkpoints.model_directory import MANIFEST_NAME
 from myxtts.checkpoints.store import CheckpointReader
 from myxtts.errors import ClipError
-from myxtts.files import FileError, open_file_atomically, read_json
+from myxtts.files import FileError, open_file, open_file_atomically, read_json
 from myxtts.serving.request import ApiError
 from myxtts.studio.door import CONFLICT, refuse_unknown
 
@@ -174,12 +173,9 @@ class Workspace:
 
 def is_held(path: Path) -> bool:
     """Whether a living process holds the lock of a file; not where there is no such file, or no locks."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    with contextlib.suppress(FileError, OSError), open_file(path) as file:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        finally:
-            os.close(descriptor)
     return False
