@@ -33,7 +33,7 @@ PROMPT_SECONDS: Mapping[str, float] = {
 
 BASE_VOICE = "base"
 """The name, wherever the path of a model can stand, of the one that comes with the package."""
-BASE_VOICE_VALUES: Mapping[str, float] = {
+BASE_VOICE_VALUES: dict[str, float] = {
     "data.batch_size": START_BATCHES["tiny"][0],
     "data.prompt_seconds": PROMPT_SECONDS["tiny"],
     "training.learning_rate": 2e-4,
@@ -139,7 +139,8 @@ def preset_values(given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     if given.get("training.stage") == "decoder":
         filled |= {key: (value, "preset stage decoder") for key, value in DECODER_VALUES.items()}
     elif given.get("training.init_from") == BASE_VOICE:
-        filled |= {key: (value, "preset base voice") for key, value in BASE_VOICE_VALUES.items()}
+        rate = {"training.learning_rate": LORA_LEARNING_RATE} if _has_adapters(given) else {}
+        filled |= {key: (value, "preset base voice") for key, value in (BASE_VOICE_VALUES | rate).items()}
     elif given.get("training.init_from") is not None:
         filled |= _fine_tuning_values(given)
     return {key: entry for key, entry in filled.items() if key not in given}
@@ -147,13 +148,12 @@ def preset_values(given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
 
 def _fine_tuning_values(given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     batch = _read_count(given.get("data.batch_size", FINE_TUNING_BATCH))
-    has_adapters = _read_count(given.get("training.lora_rank")) is not None
     values: dict[str, Any] = {
         "data.batch_size": FINE_TUNING_BATCH,
         "data.prompt_seconds": FINE_TUNING_PROMPT_SECONDS,
         # As the published model was trained. One that starts from nothing would not learn to read.
         "data.prompt_from": "clip",
-        "training.learning_rate": LORA_LEARNING_RATE if has_adapters else FINE_TUNING_LEARNING_RATE,
+        "training.learning_rate": LORA_LEARNING_RATE if _has_adapters(given) else FINE_TUNING_LEARNING_RATE,
         "training.lr_schedule": "constant",
         "training.warmup_steps": 0,
         "training.clip_norm": 0.0,
@@ -161,6 +161,10 @@ def _fine_tuning_values(given: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     if batch is not None:
         values["training.gradient_accumulation_steps"] = -(-FINE_TUNING_CLIPS_PER_UPDATE // batch)
     return {key: (value, "preset fine-tuning") for key, value in values.items()}
+
+
+def _has_adapters(given: Mapping[str, Any]) -> bool:
+    return _read_count(given.get("training.lora_rank")) is not None
 
 
 def _read_count(value: Any) -> int | None:

@@ -50,27 +50,44 @@ class BuiltFor(NamedTuple):
         """Whether XLA can: for a newer card the process dies in the attempt. A capability that is not known may pass."""
         return card.capability is None or self.oldest <= card.capability <= self.newest
 
-    def explain(self, card: Card) -> str | None:
-        """What does not work on a card, and what to install; None where everything does."""
+    def explain(self, card: Card) -> Unserved | None:
+        """What does not work on a card, and what to do; None where everything works."""
         if self.can_compile_for(card) or card.capability is None:
             return None
         named = f"GPU {card.physical_id} ({card.name}) has compute capability {_show(card.capability)}"
         built = f"TensorFlow {self.version} was built for {_show(self.oldest)} to {_show(self.newest)}"
         if card.capability < self.oldest:
-            return f"{named}, but {built}: nothing runs on it. Use another card, or an older TensorFlow."
+            return Unserved(
+                f"{named}, but {built}: nothing runs on it.", "Use another card, or an older TensorFlow.", False
+            )
         if tuple(int(part) for part in self.version.split(".")[:2]) < WORKS_ON_NEWER:
-            return f"{named}, but {built}: its first operation fails. Install TensorFlow {_show(WORKS_ON_NEWER)}, or a build for this card."
-        return (
+            remedy = f"Install TensorFlow {_show(WORKS_ON_NEWER)}, or a build for this card."
+            return Unserved(f"{named}, but {built}: its first operation fails.", remedy, False)
+        return Unserved(
             f"{named}, but {built}. Without XLA it was seen to work: the driver compiles each kernel once, which can take minutes at the "
-            "first start. XLA cannot compile for it and stays off; a build of TensorFlow for this card has both."
+            "first start. XLA cannot compile for it and stays off.",
+            "A build of TensorFlow for this card has both.",
+            True,
         )
+
+
+class Unserved(NamedTuple):
+    """A card that the installed TensorFlow was not built for."""
+
+    reason: str
+    remedy: str
+    can_run: bool
+    """Whether it works without XLA."""
+
+    def __str__(self) -> str:
+        return f"{self.reason} {self.remedy}"
 
 
 WORKS_ON_NEWER = (2, 21)
 """The first TensorFlow whose kernels a driver could compile for cards newer than itself (RTX 50xx)."""
 
 
-def explain_unserved(machine: Machine, cards: Sequence[Card] | None = None) -> list[str]:
+def explain_unserved(machine: Machine, cards: Sequence[Card] | None = None) -> list[Unserved]:
     """What does not work on cards that TensorFlow was not built for; by default on all of the machine."""
     reasons = [machine.built.explain(card) for card in cards or machine.cards] if machine.built else []
     return [reason for reason in reasons if reason]

@@ -143,7 +143,7 @@ def plan_devices(request: PlanRequest, machine: Machine, in_process: bool = Fals
         raise DevicePlanError(
             f"XLA was asked for (data.enable_xla). {unserved[0]} Leave --enable-xla out, or give --no-enable-xla."
         )
-    return replace(made, notes=(*made.notes, *unserved), serves_xla=serves_xla)
+    return replace(made, notes=(*made.notes, *map(str, unserved)), serves_xla=serves_xla)
 
 
 def _plan_roles(request: PlanRequest, machine: Machine, in_process: bool) -> DevicePlan:

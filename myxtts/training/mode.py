@@ -43,6 +43,9 @@ _MEASURER = "myxtts.tuning.measuring:make_measurer"
 class MeasuringError(MachineError):
     """A measurement came to no result."""
 
+    ending = ""
+    """How its process ended, in a line."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StageCosts:
@@ -284,8 +287,14 @@ def measure_in_process(task: ProcessTask, item: Any, purpose: str) -> Mapping[st
     if found.error is not None:
         raise found.error
     if found.content is None:
-        raise MeasuringError(f"Measuring for {purpose} failed: {found.ending}.\n{found.output}")
+        error = MeasuringError(f"Measuring for {purpose} failed: {found.ending}.\n{found.output}")
+        error.ending = found.ending
+        raise error
     return found.content
+
+
+CRASHES = frozenset({Signals.SIGABRT, Signals.SIGSEGV, Signals.SIGBUS, Signals.SIGILL, Signals.SIGFPE})
+"""What a process dies of that does something it must not."""
 
 
 class ProcessAnswer(NamedTuple):
@@ -315,8 +324,7 @@ def ask_process(task: ProcessTask, item: Any, limit_s: float, import_s: float = 
                 deadline_s, has_loaded = time.monotonic() + limit_s, True
         code, output = worker.child.wait(), worker.child.read_output()
         if code < 0:
-            name, way_out = Signals(-code).name, "which may be for want of memory: a smaller --batch-size takes less"
-            return ProcessAnswer(None, f"its process was killed by {name}, {way_out}", output)
+            return ProcessAnswer(None, f"its process was killed by {_explain_signal(Signals(-code))}", output)
         # The last line of a traceback is the error.
         return ProcessAnswer(None, f"its process ended with exit code {code}: {output.rpartition(chr(10))[2]}", output)
     except TimeoutError:
@@ -329,6 +337,14 @@ def ask_process(task: ProcessTask, item: Any, limit_s: float, import_s: float = 
         return ProcessAnswer(None, str(error), worker.child.read_output(), error)
     finally:
         worker.kill()
+
+
+def _explain_signal(number: Signals) -> str:
+    if number is Signals.SIGKILL:
+        return f"{number.name}, which may be for want of memory: a smaller --batch-size takes less"
+    if number in CRASHES:
+        return f"{number.name}: a library has broken off, such as XLA, the driver's or TensorFlow's for this card (`myxtts diagnose`)"
+    return number.name
 
 
 def choose_mode(costs: StageCosts, around: Circumstances, devices: Sequence[str]) -> ModeChoice:

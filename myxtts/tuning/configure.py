@@ -26,7 +26,7 @@ from myxtts.devices.nvml import MIB
 from myxtts.devices.plan import DevicePlan, Mode, dump_plan, load_plan
 from myxtts.devices.planning import plan_devices
 from myxtts.errors import MemoryBillError, MyXTTSError
-from myxtts.training.mode import PlannedRun, Tell, measure_in_process, plan_run
+from myxtts.training.mode import MeasuringError, PlannedRun, Tell, measure_in_process, plan_run
 from myxtts.tuning.profile import request_one
 from myxtts.units import format_step_time
 
@@ -218,9 +218,13 @@ class Search:
         try:
             return self.run(self.config, self.machine, trial)
         except MyXTTSError as error:
-            # The last line of an error, short enough for a table.
-            line = str(error).strip().rpartition("\n")[2] or "no reason given"
-            return TrialResult(failure=textwrap.shorten(line, 80, placeholder=" ..."))
+            # The last line of an error, short enough for a table: of a process that died it is what that wrote last.
+            last = str(error).strip().rpartition("\n")[2]
+            line = textwrap.shorten(last, 80, placeholder=" ...") or "no reason given"
+            ending = error.ending if isinstance(error, MeasuringError) else ""
+            if ending:
+                line = ending if last in ending else f"{ending}; it wrote last: {line}"
+            return TrialResult(failure=line)
 
 
 def run_in_process(config: XTTSConfig, machine: Machine, trial: Trial) -> TrialResult:

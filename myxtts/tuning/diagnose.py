@@ -305,10 +305,12 @@ def check_software(facts: SoftwareFacts, machine: Machine) -> Iterator[Issue]:
 
 def check_devices(machine: Machine) -> Iterator[Issue]:
     """Issues of cards that do not answer, that this TensorFlow was not built for, are hidden, or are used by others."""
-    for reason in explain_unserved(machine):
-        yield Issue(SERIOUS, "A card is not one that TensorFlow was built for", reason,
-                    "--no-enable-xla, and give the first start some minutes; or install a build of TensorFlow for this card",
-                    "XLA, and a first start without compiling")
+    for unserved in explain_unserved(machine):
+        remedy, gain = unserved.remedy, "the card can be used"
+        if unserved.can_run:
+            remedy = "--no-enable-xla, and give the first start some minutes; or install a build of TensorFlow for this card"
+            gain = "XLA, and a first start without compiling"
+        yield Issue(SERIOUS, "A card is not one that TensorFlow was built for", unserved.reason, remedy, gain)
     for physical_id, reason in machine.scan.lost:
         yield Issue(SERIOUS, f"GPU {physical_id} does not answer", reason,
                     "restart the machine; `dmesg | grep -i xid` shows what the driver has seen. Look at power and seating of the "

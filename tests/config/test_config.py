@@ -32,6 +32,16 @@ def test_replacing_the_size_refills_what_only_the_preset_had_set():
     assert (config.model.gpt_layers, config.data.batch_size) == (30, 5)
 
 
+@pytest.mark.parametrize("start", ["base", "runs/other"])
+def test_adapters_have_a_rate_of_their_own_whatever_they_start_from(start):
+    whole, adapters = (XTTSConfig(training={"init_from": start, "lora_rank": rank}) for rank in (0, 16))
+    assert whole.training.learning_rate != adapters.training.learning_rate == 3e-4
+    # All else is as it is for the whole model.
+    assert adapters.replace(training={"lora_rank": 0}) == whole
+    given = XTTSConfig(training={"init_from": start, "lora_rank": 16, "learning_rate": 1e-3})
+    assert given.training.learning_rate == 1e-3
+
+
 def test_fine_tuning_follows_the_reference_recipe():
     config = XTTSConfig(training={"init_from": "model.pth"})
     assert (config.data.batch_size, config.training.gradient_accumulation_steps) == (3, 84)

@@ -311,6 +311,10 @@ def make_killed(**_):
     return lambda item: os.kill(os.getpid(), signal.SIGKILL)
 
 
+def make_aborted(**_):
+    return lambda item: os.abort()
+
+
 def make_hanging():
     def hang_for_ever(item):
         signal.pause()
@@ -351,6 +355,7 @@ def test_a_process_that_hangs_is_ended_at_its_limit_with_its_stack(ask):
     [
         ("make_nothing", "failed: its process ended with exit code 1: AttributeError"),
         ("make_killed", "failed: its process was killed by SIGKILL, which may be for want of memory"),
+        ("make_aborted", "failed: its process was killed by SIGABRT: a library has broken off"),
     ],
 )
 def test_a_measurement_that_fails_leads_to_the_flag(tmp_path, monkeypatch, work, said):
@@ -359,3 +364,6 @@ def test_a_measurement_that_fails_leads_to_the_flag(tmp_path, monkeypatch, work,
     with pytest.raises(MeasuringError, match=f"Measuring for --mode auto {said}") as caught:
         auto_mode.plan_run(config, machine=Machine(CardScan((), (), None), 16000))
     assert str(caught.value).endswith("\nGive --mode single, dual or isolated instead of auto.")
+    ending = caught.value.__cause__.ending
+    assert f"failed: {ending}".startswith(said)
+    assert ("memory" in ending) == ("SIGKILL" in ending)

@@ -146,6 +146,25 @@ def test_a_candidate_that_fails_or_has_no_memory_is_told_and_nothing_else_is_los
     assert answers["threads"].taken is not None
 
 
+@pytest.mark.parametrize(
+    ("ending", "told"),
+    [
+        ("killed by SIGABRT", "killed by SIGABRT; it wrote last: no card"),
+        ("exit code 1: no card", "exit code 1: no card"),
+    ],
+)
+def test_how_the_process_of_a_trial_ended_is_told(ending, told):
+    error = MeasuringError(f"Measuring failed: {ending}.\nTraceback\nno card")
+    error.ending = ending
+
+    def fail(trial):
+        if XLA in {f"{key}={value}" for key, value in trial.settings.items()}:
+            raise error
+        return TrialResult(0.1)
+
+    assert f"on failed ({told})" in list_answers(run_tune(fail))["XLA"].evidence
+
+
 def test_a_batch_that_fits_is_taken_however_slow_it_is():
     speeds = {f"data.batch_size={HALF_BATCH}": 5.0, XLA: 0.5}
     trials = PacedTrials(speeds, fitting=((HALF_BATCH, 2),))

@@ -9,7 +9,7 @@ import pytest
 
 from myxtts.cli.main import run_command
 from myxtts.config import XTTSConfig
-from myxtts.devices.machine import CardConnection, CardLink, Machine
+from myxtts.devices.machine import BuiltFor, CardConnection, CardLink, Machine
 from myxtts.devices.nvml import Card, CardScan
 from myxtts.monitoring.findings import MachineFacts, Settings
 from myxtts.monitoring.machine_facts import (
@@ -105,6 +105,18 @@ def test_what_keeps_a_card_from_being_used_is_serious_and_has_its_fix(facts, mac
     rehearsal = config.replace(training={"rehearsal": True})
     needed = facts.get("tensorflow", FACTS) is None
     assert bool([*diagnose.check_set_up(rehearsal, machine, replace(FACTS, **facts), [])]) == needed
+
+
+@pytest.mark.parametrize(
+    ("capability", "version", "remedy"),
+    [((12, 0), "2.21.0", "--no-enable-xla"), ((12, 0), "2.19.1", "Install TensorFlow 2.21"), ((5, 2), "2.21.0", "Use another card")],
+)  # fmt: skip
+def test_the_remedy_for_a_card_of_no_build_is_one_that_helps_it(capability, version, remedy):
+    machine = replace(make_facts(replace(CARD, capability=capability)), built=BuiltFor((6, 0), (9, 0), version))
+    (issue,) = diagnose.check_devices(machine)
+    assert issue.remedy.startswith(remedy)
+    assert ("--no-enable-xla" in issue.remedy) == ("--no-enable-xla" in remedy)
+    assert "capability" in issue.evidence
 
 
 def test_hidden_and_busy_cards_are_found_and_nothing_where_all_is_well():
