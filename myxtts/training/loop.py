@@ -75,9 +75,12 @@ class ValidationRound:
         """
         if not self.is_open:
             self._begin(batch)
+        traces = self._trained.step.count_traces()
         with self._log.ledger.spend(Cause.VALIDATION) as span:
             span.is_first = is_new
             self._sums.append(self._updates.evaluate(batch.tensors, batch.info.facts, self._choose_phase()))
+            if self._trained.step.count_traces() != traces:
+                span.cause = Cause.TRACE
             if is_new:
                 check_placement(RESULT, self._sums[-1], self._trained.device)
         self._log.clock.leave_out()

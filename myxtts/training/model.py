@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -133,6 +133,7 @@ class TrainedModel:
                     "from an older checkpoint.",
                 )
             variable.assign(values)
+        self.step.forget_weights()
 
     def _list_weights(self, instead: Mapping[str, Any]) -> dict[str, LazyTensor]:
         """The trained weights under their names in a checkpoint, each as it is when it is read.
@@ -356,7 +357,7 @@ def measure_mel_norms(corpus: Corpus, seed: int) -> NDArray[np.float32]:
     return (total / frames).astype(np.float32)
 
 
-def check_variables(variables: Iterable[tuple[str, Any]], devices: Sequence[str]) -> None:
+def check_variables(variables: Iterable[tuple[str, Any]], devices: list[str]) -> None:
     """Raises `PlacementError` for the first variable that is not on the device, or has not a copy on each of several."""
     for name, variable in variables:
         copies = getattr(variable, "values", (variable,))

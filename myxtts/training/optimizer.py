@@ -124,6 +124,12 @@ class PackPart:
         self.shape = tf.TensorShape(shape)
         self.dtype, self.device = whole.dtype, whole.device
 
+    @property
+    def values(self) -> tuple[PackPart, ...]:
+        """It as each device has it."""
+        copies = getattr(self._whole, "values", (self._whole,))
+        return tuple(PackPart(copy, self._place.start, tuple(self.shape)) for copy in copies)
+
     def assign(self, value: Any) -> None:
         """Sets them. Not in place: TensorFlow copies such a variable ever after, whenever it is read."""
         whole, place = self._whole, self._place

@@ -44,6 +44,8 @@ PACK_BYTES = 32 << 20
 """Gradients are sent in packs of about this size: one message for each would be slow, and one for all would not overlap."""
 WITHOUT_ROWS = frozenset({"totals_2"})
 """Tensors of a batch that have no row per clip."""
+COMPILED_LATER = {"_apply_gradients": "the update", "_measure": "the validation of a batch shape"}
+"""What is compiled when it first comes, by the work's name; gradients are compiled ahead, see `UpdateMaker.compile_ahead`."""
 UPDATE_NAMES = ("gradient_norm", "is_applied", "is_overflow")
 
 
@@ -108,6 +110,8 @@ class TrainStep:
         # What is computed again for the backward pass has gradients of variables only.
         narrows = settings.packed_elements and not getattr(model, "checkpointing", False)
         self._dtype = tf.as_dtype(model.compute_dtype) if narrows else tf.float32
+        self._narrowed: Any = None
+        self._is_settled = False
         self._functions: dict[tuple[Any, ...], Any] = {}
         """By what they do and the shapes they do it with. One for each, so that a function traced twice is a fault."""
         self.traced: dict[str, Any] = {}
@@ -117,14 +121,18 @@ class TrainStep:
 
     def compute(self, batch: Tensors, place: MicroStep, before: Gradients | None = None, part: int = 0) -> Gradients:
         """Gradients of a batch, added to those `before` it. Changes nothing."""
-        if not self._functions and self._settings.packed_elements:
+        if not self._is_settled and self._settings.packed_elements:
             self._call(self._settle, {})
+        self._is_settled = True
         phase = self.objective.choose_phase(place.step)
         parts_R = part + PARTS_OF_REPLICA * np.arange(self.replicas)
         # Made here: inside the step it would be some launches for a number of 64 bits.
         keys_R = make_dropout_key(self._settings.seed, place.step, place.micro_batch + PART_STRIDE * parts_R)
         share = tf.constant(1.0 / place.micro_batches)
-        narrowed = () if self._dtype == tf.float32 else self._call(self._narrow, {})
+        if self._narrowed is None:
+            # Once for all micro-batches of an update, which holds them as long as each of them would.
+            self._narrowed = () if self._dtype == tf.float32 else self._call(self._narrow, {})
+        narrowed = self._narrowed
         if before is None:
             return Gradients(*self._call(self._compute_gradients, batch, keys_R, share, narrowed, phase=phase))
         return Gradients(*self._call(self._add_gradients, batch, keys_R, share, narrowed, before, phase=phase))
@@ -136,6 +144,7 @@ class TrainStep:
 
         Gradients that are not finite are not applied; the last two numbers tell.
         """
+        self._narrowed = None
         summed = Gradients(*self._sum_replicas(gradients))
         if sum_workers is not None:
             summed = sum_workers(Gradients(*tf.nest.map_structure(self._read_first, summed)))
@@ -144,7 +153,13 @@ class TrainStep:
 
     def evaluate(self, batch: Tensors, phase: str) -> tf.Tensor:
         """The objective's sums of a batch, without dropout, still on the device."""
+        # A validation may be of averages in the weights' place, and needs the room.
+        self._narrowed = None
         return self._read_first(self._sum_replicas(self._call(self._measure, batch, phase=phase)))
+
+    def forget_weights(self) -> None:
+        """To be called when weights were set by others: what was made of the old ones is made again before the next gradients."""
+        self._narrowed, self._is_settled = None, False
 
     def make_zero_gradients(self, step: int) -> Gradients:
         """The gradients of nothing, for a step's to be added to."""
@@ -195,6 +210,8 @@ class TrainStep:
             # XLA would copy what is cut out of packs: of an update only the arithmetic is compiled.
             plain = (self._add_up, self._make_zeros, self._narrow, self._settle, self._apply_gradients)
             uses_xla = self.uses_xla and work not in plain
+            if self.uses_xla and work.__name__ in COMPILED_LATER:
+                _log.info("XLA compiles %s, which may take minutes the first time.", COMPILED_LATER[work.__name__])
             one = partial(self._run_replicas, work, uses_xla) if self.replicas > 1 else work
             # Without AutoGraph: nothing here needs it, and it would take most of the time of tracing.
             function = tf.function(one, jit_compile=(uses_xla and self.replicas == 1) or None, autograph=False)
@@ -445,11 +462,17 @@ class UpdateMaker:
             except tf.errors.ResourceExhaustedError as error:
                 self._shrink(batch, facts, error)
 
-    def compile_ahead(self, shapes: Sequence[TensorSpecs], updates: int) -> None:
-        """Has XLA compile the gradients of batches of these shapes before the first of them comes, and says how far it is."""
+    def compile_ahead(self, shapes: Sequence[TensorSpecs], updates: int, note: Callable[[int], None]) -> None:
+        """Has XLA compile the gradients of batches of these shapes before the first of them comes, and says how far it is.
+
+        Args:
+            note: told the number of each shape before it is compiled, which on a GPU may take many minutes.
+        """
         begun = time.perf_counter()
         for number, specs in enumerate(shapes, 1):
             started = time.perf_counter()
+            note(number)
+            _log.info("XLA compiles the step for %s (shape %d of %d) ...", _name_shape(specs), number, len(shapes))
             # Whatever comes out is dropped: computing gradients changes nothing.
             nothing = {name: tf.zeros(shape, dtype) for name, (shape, dtype) in specs.items()}
             try:

@@ -426,8 +426,12 @@ class XTTSTrainer:
             if saver.trained.step.uses_xla:
                 # Here and not at each shape's first batch: the pipeline fills meanwhile.
                 shapes = [specify_batch(recipe.preparation, bucket) for bucket in recipe.list_buckets(saver.data)]
-                with self._ledger.spend(Cause.TRACE, "compiling the step"):
-                    self._updates.compile_ahead(shapes, progress.step)
+                with self._ledger.spend(Cause.TRACE, "compiling the step") as span:
+
+                    def note_shape(number: int) -> None:
+                        span.item = number
+
+                    self._updates.compile_ahead(shapes, progress.step, note_shape)
             undo.pop_all()
         return source
 

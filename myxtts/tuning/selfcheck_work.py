@@ -124,7 +124,7 @@ def speak(situation: Situation) -> Seen:
     device = _plan(situation, Mode.SINGLE, applies=True).model.device
     with get_device_context(device):
         synthesizer = load_synthesizer(Path(situation.root, "train-single"), engine="float32")
-        check_variables(((each.path, each.value) for each in synthesizer.xtts.gpt.variables), device)
+        check_variables(((each.path, each.value) for each in synthesizer.xtts.gpt.variables), [device])
         voice = synthesizer.clone_voice([min((demo_corpus_path() / "wavs").iterdir())])
         began = time.perf_counter()
         samples = synthesizer.speak("The device speaks.", voice, "en", SpeechSettings(seed=0)).samples

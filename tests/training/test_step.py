@@ -1,7 +1,7 @@
 """The compiled step: gradients that add up, updates that skip what is not finite, and no side effects before them."""
 
 from dataclasses import replace
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -10,6 +10,8 @@ import tensorflow as tf
 
 from myxtts.models.gpt import GPT
 from myxtts.models.xtts import initialise_weights
+from myxtts.monitoring.clock import Cause, StepClock, TimeLedger
+from myxtts.training.loop import ValidationRound
 from myxtts.training.objectives import GPTObjective
 from myxtts.training.optimizer import Pack, WeightAverage, measure_half_square
 from myxtts.training.step import MicroStep, StepSettings, TrainStep, UpdateMaker, split_rows
@@ -48,13 +50,18 @@ def cut_rows(tensors, first, last):
     return {name: value if name == "totals_2" else value[first:last] for name, value in tensors.items()}
 
 
-def make_step(dropout=0.0, loss_mean="tokens", **settings):
+def make_step(dropout=0.0, loss_mean="tokens", gpt=MappingProxyType({}), **settings):
     settings = {"seed": 1, "weight_decay": 0.01, "uses_dropout": dropout > 0} | settings
-    return TrainStep(GPTObjective(build_least_gpt(dropout=dropout), loss_mean=loss_mean), StepSettings(**settings))
+    objective = GPTObjective(build_least_gpt(dropout=dropout, **gpt), loss_mean=loss_mean)
+    return TrainStep(objective, StepSettings(**settings))
 
 
 def read_weights(step):
     return {name: variable.numpy().copy() for name, variable in step.optimizer.variables.items()}
+
+
+def read_means(step):
+    return [part.numpy() for name, part in step.list_state() if "/mean/" in name]
 
 
 def accumulate(step, batch):
@@ -168,7 +175,9 @@ def test_what_is_compiled_ahead_is_what_batches_take_and_changes_nothing(accumul
     before, batches = read_weights(step), [make_tensors(), make_tensors(rows=2)]
     updates = UpdateMaker(step, lambda _: 1e-2, accumulation=accumulation)
     shapes = [{name: (tuple(each.shape), each.dtype.name) for name, each in batch.items()} for batch in batches]
-    updates.compile_ahead(shapes, 0)
+    noted = []
+    updates.compile_ahead(shapes, 0, noted.append)
+    assert noted == [1, 2]
     assert_weights(step, before)
     traces = step.count_traces()
     facts = SimpleNamespace(updates=0, micro_batch=0, micro_batches=accumulation, is_last_of_step=False)
@@ -176,8 +185,32 @@ def test_what_is_compiled_ahead_is_what_batches_take_and_changes_nothing(accumul
         updates.add(batch, facts)
     assert (step.count_traces(), step.xla_functions) == (traces, 2)
     told = [record.getMessage() for record in caplog.records]
-    assert told[0].startswith("XLA compiled the step for 6 clips of up to 12 codes (shape 1 of 2) in ")
-    assert told[1].endswith("; 0 left.")
+    assert told[0] == "XLA compiles the step for 6 clips of up to 12 codes (shape 1 of 2) ..."
+    assert told[1].startswith("XLA compiled the step for 6 clips of up to 12 codes (shape 1 of 2) in ")
+    assert told[3].endswith("; 0 left.")
+
+
+def test_what_is_compiled_only_when_it_comes_is_said_and_the_first_validation_is_booked_as_tracing(caplog):
+    caplog.set_level("INFO")
+    step, batch = make_step(uses_xla=True), make_tensors()
+    facts = SimpleNamespace(updates=0, micro_batch=0, micro_batches=1, is_last_of_step=True)
+    updates, ledger = UpdateMaker(step, lambda _: 1e-2, accumulation=1), TimeLedger()
+    updates.add(batch, facts)
+    trained = SimpleNamespace(step=step, device="/CPU:0")
+    saver = SimpleNamespace(trained=trained, data=SimpleNamespace(), progress=SimpleNamespace(step=1))
+    log = SimpleNamespace(ledger=ledger, clock=StepClock(), listen=lambda *_: None)
+    validation = ValidationRound(updates, saver, None, log, SimpleNamespace(is_chief=False))
+    given = SimpleNamespace(tensors=batch, info=SimpleNamespace(facts=facts))
+    for is_new in (True, False):
+        before = ledger.read()
+        validation.add(given, is_new=is_new)
+        spent = {cause: seconds - before[cause] for cause, seconds in ledger.read().items()}
+        assert (spent[Cause.TRACE] > 0, spent[Cause.VALIDATION] > 0) == (is_new, not is_new)
+    told = [record.getMessage() for record in caplog.records]
+    assert [line.partition(",")[0] for line in told] == [
+        "XLA compiles the update",
+        "XLA compiles the validation of a batch shape",
+    ]
 
 
 def test_the_first_update_is_adam_with_decoupled_decay_and_the_average_follows():
@@ -215,22 +248,31 @@ from myxtts.devices.machine import read_machine
 from myxtts.devices.runtime import apply_plan
 plan = plan_devices(PlanRequest(rehearsal=True, model_gpu=0, other_gpus=(1, 2)), read_machine())
 apply_plan(plan)
+from myxtts.training.model import check_variables
 from myxtts.training.peers import open_strategy
 from myxtts.utils.commons import get_device_context
-from tests.training.test_step import MicroStep, make_step, make_tensors, read_weights
+from tests.training.test_step import MicroStep, list_held_twice, make_step, make_tensors, read_means, read_weights
 
+options = {"clip_norm": 0.5, "uses_loss_scale": True, **OPTIONS}
 with get_device_context(plan.model.device):
-    alone = make_step(clip_norm=0.5, uses_loss_scale=True)
+    alone = make_step(**options)
     with open_strategy(plan).scope():
-        shared = make_step(clip_norm=0.5, uses_loss_scale=True)
+        shared = make_step(**options)
+    check_variables(shared.list_state(), [role.device for role in plan.trainers])
     for number, rows in enumerate((7, 2)):
         batch = make_tensors(rows=rows, seed=number)
         for step in (alone, shared):
-            computed = step.compute(batch, MicroStep(number, 0, 1), step.make_zero_gradients(0) if number else None)
+            # As a run accumulates, nothing is computed before there are zeros to add to.
+            computed = step.compute(batch, MicroStep(number, 0, 1), None if number else step.make_zero_gradients(0))
+            if not number:
+                held_twice = list_held_twice(step)
             step.apply(computed, 1e-2)
     sums = [step.evaluate(batch, "all").numpy() for step in (alone, shared)]
 copies = [[copy.numpy() for copy in variable.values] for _, variable in shared.list_state()]
+means = [read_means(step) for step in (alone, shared)]
 report({
+    "means": max(float(np.linalg.norm(ours - theirs) / (np.linalg.norm(ours) + 1e-9)) for ours, theirs in zip(*means, strict=True)),
+    "held_twice": held_twice,
     "weights": float(max(np.abs(value - read_weights(alone)[name]).max() for name, value in read_weights(shared).items())),
     "sums": float(np.abs(sums[1] - sums[0]).max()),
     "alike": all((copy == of_first).all() for of_first, *others in copies for copy in others),
@@ -240,11 +282,18 @@ report({
 """
 
 
-def test_devices_that_share_a_batch_make_the_update_of_one_and_keep_their_gradients():
+AS_ON_GPUS = {"fused_norms": True, "joins": True}
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 5e-5), ("mixed_float16", 2e-3)])
+def test_devices_that_share_a_batch_make_the_update_of_one_and_keep_their_gradients(dtype, tolerance):
     """Three of them; for the last batch there are fewer rows than devices."""
-    found = run_code(CARDS_CODE)
-    assert found["weights"] < 5e-5
-    assert found["sums"] < 1e-3
+    options = {"packed_elements": 3000, "gpt": AS_ON_GPUS | {"dtype": dtype}}
+    found = run_code(f"OPTIONS = {options}\n{CARDS_CODE}")
+    assert found["weights"] < tolerance
+    assert found["means"] < tolerance
+    assert found["sums"] < max(1e-3, 10 * tolerance)
+    assert found["held_twice"] == [], "nor are weights, on any of them"
     assert found["alike"], "every copy is the same"
     assert found["devices"] == ["CPU:1", "CPU:2", "CPU:3"], "nothing is collected on one device before it is summed"
     assert found["retraces"] == 0
@@ -256,8 +305,7 @@ def test_variables_updated_in_packs_are_updated_alike_saved_alike_and_held_once(
     single, packed = make_step(**options), make_step(**options, packed_elements=3000, uses_xla=uses_xla)
     assert 3 < len(packed.optimizer.packs) < len(single.optimizer.packs)
     # As after a restart: loaded when the step is there.
-    for variable in packed.optimizer.variables.values():
-        variable.value.assign(tf.identity(variable.value))
+    load_again(packed)
     for step in (single, packed):
         for number, batch in enumerate([make_tensors(), make_tensors(seed=1), BROKEN]):
             told = update(step, batch, number)
@@ -272,17 +320,36 @@ def test_variables_updated_in_packs_are_updated_alike_saved_alike_and_held_once(
     with packed.average.in_place():
         assert_weights(packed, averages)
     assert_weights(packed, own)
-    for pack in packed.optimizer.packs:
-        first = find_address(pack.weights)
-        sizes = {name: 4 * np.prod(variable.shape) for name, variable in pack.variables.items()}
-        inside = [find_address(variable.value) - first for variable in pack.variables.values()]
-        shared = [0 <= start < sum(sizes.values()) for start in inside]
-        # What is not aligned may be copied.
-        assert all(is_shared or size % 256 for is_shared, size in zip(shared, sizes.values(), strict=True))
+    assert list_held_twice(packed) == []
+    # As after going back to a checkpoint.
+    load_again(packed)
+    assert len(list_held_twice(packed)) > 3
+    packed.forget_weights()
+    packed.compute(make_tensors(), MicroStep(3, 0, 1))
+    assert list_held_twice(packed) == []
 
 
-def find_address(variable):
-    return np.asarray(memoryview(variable.read_value())).ctypes.data
+def load_again(step, factor=1.0):
+    for variable in step.optimizer.variables.values():
+        variable.value.assign(factor * variable.value)
+
+
+def list_held_twice(step):
+    """Variables that are not part of their pack, on any device; but those that are not aligned, which may be copied."""
+    found = []
+    for pack in step.optimizer.packs:
+        wholes = list_addresses(pack.weights)
+        for name, variable in pack.variables.items():
+            starts = [own - whole for own, whole in zip(list_addresses(variable.value), wholes, strict=True)]
+            is_inside = all(0 <= start < 4 * np.prod(pack.shape) for start in starts)
+            if not is_inside and 4 * np.prod(variable.shape) % 256 == 0:
+                found.append(name)
+    return found
+
+
+def list_addresses(variable):
+    copies = getattr(variable, "values", (variable,))
+    return [np.asarray(memoryview(copy.read_value())).ctypes.data for copy in copies]
 
 
 def test_a_part_of_a_packed_state_is_set_alone():
@@ -297,22 +364,45 @@ def test_a_part_of_a_packed_state_is_set_alone():
 
 
 @pytest.mark.parametrize("accumulates", [False, True])
-def test_weights_narrowed_in_packs_give_the_gradients_of_weights_narrowed_one_by_one(accumulates):
-    batch, found = make_tensors(), []
-    for elements in (0, 1 << 20):
-        settings = StepSettings(seed=1, packed_elements=elements)
-        step = TrainStep(GPTObjective(build_least_gpt(dropout=0.2, dtype="mixed_bfloat16")), settings)
+def test_weights_narrowed_in_packs_once_for_an_update_give_the_gradients_of_weights_narrowed_one_by_one(accumulates):
+    batch = make_tensors()
+    options = {"dropout": 0.2, "gpt": {"dtype": "mixed_bfloat16"}}
+    plain, packed = (make_step(**options, packed_elements=elements) for elements in (0, 1 << 20))
+    call, called = packed._call, []
+    packed._call = lambda work, *given, **static: (called.append(work.__name__), call(work, *given, **static))[1]
+
+    def compute(step):
         computed = step.compute(batch, MicroStep(0, 0, 1))
-        if accumulates:
-            computed = step.compute(batch, MicroStep(0, 1, 1), computed)
-        names, packs = list(step.optimizer.variables), step.optimizer.packs
-        named = {}
-        for pack, joined in zip(packs, computed.gradients, strict=True):
-            named |= zip(pack.variables, pack.cut(joined), strict=True)
-        found.append([named[name].numpy() for name in names])
-        assert step.count_retraces() == 0
-    for ours, expected, name in zip(*found[::-1], names, strict=True):
-        np.testing.assert_array_equal(ours, expected, err_msg=name)
+        return step.compute(batch, MicroStep(0, 1, 1), computed) if accumulates else computed
+
+    computed = assert_alike(compute, plain, packed)
+    assert called.count("_narrow") == 1
+    # Of an update's weights, and of those that were loaded, others are made.
+    packed.apply(computed, 1e-2)
+    copy_weights(packed, plain)
+    assert_alike(compute, plain, packed)
+    load_again(packed, factor=0.5)
+    packed.forget_weights()
+    copy_weights(packed, plain)
+    assert_alike(compute, plain, packed)
+    assert called.count("_narrow") == 3
+    assert plain.count_retraces() == packed.count_retraces() == 0
+
+
+def assert_alike(compute, plain, packed):
+    """That gradients are, to the last bit."""
+    expected, computed = compute(plain), compute(packed)
+    named = {}
+    for pack, joined in zip(packed.optimizer.packs, computed.gradients, strict=True):
+        named |= zip(pack.variables, pack.cut(joined), strict=True)
+    for name, gradient in zip(plain.optimizer.variables, expected.gradients, strict=True):
+        np.testing.assert_array_equal(named[name].numpy(), gradient.numpy(), err_msg=name)
+    return computed
+
+
+def copy_weights(source, target):
+    for name, variable in target.optimizer.variables.items():
+        variable.value.assign(tf.convert_to_tensor(source.optimizer.variables[name].value))
 
 
 @pytest.mark.parametrize("shapes", [[(64,), (2, 32), (128,)], [(64,), (3,), (64, 2), (5, 1)], [(3,), (5,)]])
