@@ -41,10 +41,13 @@ class Case:
     """Rows, text tokens and codes; None for those of the size."""
     rank: int = 0
     """Of adapters (LoRA); 0 is none."""
+    accumulates: bool = False
+    """Whether gradients are added to those of another batch, as in fine-tuning."""
 
     def __str__(self) -> str:
         rows, tokens, codes = self.sizes
         ways = (", checkpointing" if self.checkpointing else "") + (f", rank {self.rank}" if self.rank else "")
+        ways += ", accumulated" if self.accumulates else ""
         return f"{self.size}, {self.precision.removeprefix('mixed_')}, {rows} x ({tokens} + {codes}){ways}"
 
     @property
@@ -55,8 +58,10 @@ class Case:
     def config(self) -> XTTSConfig:
         model = {"size": self.size, "enable_gradient_checkpointing": self.checkpointing}
         data = {"mixed_precision": self.precision, "batch_size": self.sizes[0], "prompt_seconds": PROMPT_SECONDS}
-        tuned = {"lora_rank": self.rank, "init_from": "its base", "gradient_accumulation_steps": 1}
-        return XTTSConfig(model=model, data=data, training=tuned if self.rank else {})
+        training: dict[str, Any] = {"gradient_accumulation_steps": 2 if self.accumulates else 1}
+        if self.rank:
+            training |= {"lora_rank": self.rank, "init_from": "its base"}
+        return XTTSConfig(model=model, data=data, training=training)
 
 
 class HotFunction(NamedTuple):
@@ -82,11 +87,11 @@ class HotFunction(NamedTuple):
 def build_function(name: str, case: Case, *, joins: bool = False) -> HotFunction:
     """The function with a name among `FUNCTIONS`, for a compiler if it `joins`."""
     part, _, job = name.partition(" ")
-    if job in ("gradients", "update"):
+    if name in TRAINING:
         case = replace(case, rank=LORA_RANK) if part == "lora" else case
         step = _build_step(part, case.config, joins)
         phase = QUANTISED if part == "codec" else "all"
-        return _take_gradients(step, _specify_batch(part, case), phase) if job == "gradients" else _update(step)
+        return _update(step) if job == "update" else _take_gradients(step, _specify_batch(part, case), phase, job)
     return PREPARING[name](case)
 
 
@@ -123,13 +128,16 @@ def _specify_batch(part: str, case: Case) -> dict[str, tf.TensorSpec]:
     return specs | {name: tf.TensorSpec(shape, tf.int32) for name, shape in whole.items()}
 
 
-def _take_gradients(step: TrainStep, batch: dict[str, tf.TensorSpec], phase: str) -> HotFunction:
+def _take_gradients(step: TrainStep, batch: dict[str, tf.TensorSpec], phase: str, job: str) -> HotFunction:
     # What `TrainStep.compute` compiles, without a batch to do it with.
-    def work(batch: Any, key: Any, share: Any, narrowed: Any) -> Gradients:
-        return step._compute_gradients(batch, key, share, narrowed, phase=phase)
+    accumulates = job == "accumulation"
+
+    def work(*given: Any) -> Gradients:
+        return (step._add_gradients if accumulates else step._compute_gradients)(*given, phase=phase)
 
     narrowed = () if step._dtype == tf.float32 else _specify(lambda: step._narrow({}))
-    return HotFunction(work, (batch, tf.TensorSpec((1,), tf.uint64), tf.TensorSpec(()), narrowed))
+    before = (_specify(lambda: step.make_zero_gradients(0)),) if accumulates else ()
+    return HotFunction(work, (batch, tf.TensorSpec((1,), tf.uint64), tf.TensorSpec(()), narrowed, *before))
 
 
 def _update(step: TrainStep) -> HotFunction:
@@ -217,5 +225,8 @@ PREPARING = {
     "speech": _prepare_speech,
     "one code": _decode_one,
 }
-TRAINING = tuple(f"{part} {job}" for part in ("gpt", "lora", "codec", "decoder") for job in ("gradients", "update"))
+TRAINING = (
+    *(f"{part} {job}" for part in ("gpt", "lora", "codec", "decoder") for job in ("gradients", "update")),
+    "gpt accumulation",
+)
 FUNCTIONS = (*TRAINING, *PREPARING)

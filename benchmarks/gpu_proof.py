@@ -60,6 +60,9 @@ UNSEEN = (
     Case("small", "mixed_float16", shape=(6, 50, 120)),
     Case("base", shape=(2, 150, 300)),
     Case("big", "mixed_bfloat16", rank=LORA_RANK),
+    Case("tiny", accumulates=True),
+    Case("base", "mixed_bfloat16", accumulates=True),
+    Case("big", "mixed_bfloat16", accumulates=True),
 )
 
 
@@ -110,14 +113,17 @@ def print_memory(chosen: argparse.Namespace) -> None:
     for case in (*FITTED, *UNSEEN):
         if case.size in (chosen.size or SHAPES):
             name = f"{case} | {'yes' if case in FITTED else 'no'}"
-            found = compile_function("gpt gradients", case, "3090", chosen)
+            job = "accumulation" if case.accumulates else "gradients"
+            found = compile_function(f"gpt {job}", case, "3090", chosen)
             if isinstance(found, str):
                 print(f"| {name} | {found} |", flush=True)
                 continue
             items = bill_model(case.config, describe_batches(case), case.sizes[0])
             bill = {item.name: item.size_bytes for item in items}
+            # Of two, one is what others are added to.
+            carried = bill["gradients"] // 2 if case.accumulates else 0
             # Where weights are read as narrowed, those of 32 bits are no arguments, and there all the same.
-            arguments = max(found["argument"], bill["weights"])
+            arguments = max(found["argument"], bill["weights"] + carried)
             needed = found["temp"] + arguments + found["output"] + bill["optimizer"]
             billed = sum(bill.values()) - bill["slots"]
             print(f"| {name} | {billed / 1e6:,.0f} MB | {needed / 1e6:,.0f} MB | {billed / needed:.2f} |", flush=True)
