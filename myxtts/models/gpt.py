@@ -293,6 +293,8 @@ class GPT(Part):
         """Text between START and STOP for decoding, where, unlike in training, STOP is visible."""
         rows, tokens = measure(text_BT)
         lengths_B = tf.fill([rows], tokens) if lengths_B is None else lengths_B
+        # Ids of 32 bits would be framed on the host, and masks fetched for it.
+        text_BT, lengths_B = tf.cast(text_BT, tf.int64), tf.cast(lengths_B, tf.int64)
         text = frame_text(text_BT, lengths_B, self.size)
         return text._replace(visible_BL=mask_lengths(lengths_B + 2, measure(text.inputs_BL)[1]))
 
