@@ -210,3 +210,12 @@ def test_the_bill_is_what_the_compiler_needs(size, precision, checkpointing, row
     shape = replace(describe_shape(config), buckets=(Bucket(rows, codes * 1024, tokens),))
     items = {item.name: item.size_bytes for item in bill_model(config, shape, rows)}
     assert sum(items.values()) - items["slots"] == pytest.approx(compiled_mb * 1e6, rel=0.1)
+
+
+def test_the_bill_of_a_batch_that_is_added_to_others_is_what_the_compiler_needs():
+    """docs/benchmarks/2026-11-18-lean-step.md."""
+    data = {"batch_size": 4, "prompt_seconds": 6.0, "prompt_from": "clip"}
+    config = XTTSConfig(model={"size": "tiny"}, data=data, training={"gradient_accumulation_steps": 2})
+    shape = replace(describe_shape(config), buckets=(Bucket(4, 200 * 1024, 100),))
+    items = {item.name: item.size_bytes for item in bill_model(config, shape, 4)}
+    assert sum(items.values()) - items["slots"] == pytest.approx(652e6, rel=0.1)
