@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from myxtts.audio.griffin_lim import HOP_SAMPLES, MARGIN_SAMPLES, reconstruct_phase, recover_magnitudes
+from myxtts.audio.griffin_lim import HOP_SAMPLES, HOPS, MARGIN_SAMPLES, reconstruct_phase, recover_magnitudes
 from myxtts.audio.mels import make_silent_frame
 from myxtts.errors import UnableToSpeakError
 from myxtts.inference.voices import Voice
@@ -92,23 +94,39 @@ def measure_context(size: DecoderSize) -> int:
     return math.ceil((samples + 3) / SAMPLES_PER_FRAME)
 
 
-WINDOW_FRAMES = 32
-"""New frames whose phases are found at a time, 0.37 s."""
-PAST_FRAMES = 16
-AHEAD_FRAMES = 16
-EARLY_FRAMES = 8
-"""Of the first two windows of a piece, and ahead of the first: a stream waits for them, so longer ones delay the first sound."""
+class Window(NamedTuple):
+    """Frames of a piece whose phases are found at a time."""
+
+    frames: int
+    """New ones."""
+    ahead: int
+    """Frames behind them that are heard too: what the new ones are to go on to."""
+    context: int
+    """Codes that their mel waits for, where it could hear more."""
+
+
+OPENING = (Window(8, 8, 2), Window(8, 8, 2), Window(16, 8, 4), Window(32, 16, 7))
+"""The first windows of a piece. A stream waits for them, so that longer ones delay the first sound, and make the next one late."""
+ONWARD = Window(64, 16, 7)
+"""All others: the longer, the less is done twice."""
+PAST_FRAMES = 1
+"""Before a window: the one frame that reaches from known samples into new ones."""
+SPARE_FRAMES = HOPS
+"""Silent ones behind the end of a piece."""
+ROUNDS = 24
+"""Half of what phases take that start from nothing: a window starts from what the one before has found ahead of it."""
 OVERLAP_SAMPLES = 1024
 """Of a window that the next one, which knows better what follows, is faded in over."""
-BLOCK_CODES = (WINDOW_FRAMES + AHEAD_FRAMES) // FRAMES_PER_CODE  # 12
-"""Codes whose mel is decoded at a time."""
-EARLY_CODES = 2 * EARLY_FRAMES // FRAMES_PER_CODE  # 4
-"""Of the first two blocks of a piece: the first is what the first window takes."""
-EARLY_CONTEXT = 2
-"""Codes that are waited for behind the first block. What further ones would change of the base voice's mel is 0.1 dB
-in the first window and 0.4 in the second."""
 PAST_SAMPLES = PAST_FRAMES * HOP_SAMPLES + MARGIN_SAMPLES
 PHASE_SEED = 0
+
+
+def lay_windows() -> Iterator[tuple[Window, int, int]]:
+    """The windows of a piece, with the first frame of each and the codes whose mel it takes."""
+    done = 0
+    for window in itertools.chain(OPENING, itertools.repeat(ONWARD)):
+        yield window, done, (done + window.frames + window.ahead) // FRAMES_PER_CODE
+        done += window.frames
 
 
 class MelVocoder:
@@ -130,11 +148,17 @@ class MelVocoder:
         self.decode_mel = tf.function(
             dvae.decode, input_signature=[tf.TensorSpec([1, None], tf.int32)], autograph=False
         )
-        self.find_samples = tf.function(
-            lambda mel, past: reconstruct_phase(recover_magnitudes(mel, mel_norms_B), PHASE_SEED, known_BP=past),
-            input_signature=[tf.TensorSpec([1, None, bands]), tf.TensorSpec([1, PAST_SAMPLES])],
+        self.find_magnitudes = tf.function(
+            lambda mel: recover_magnitudes(mel, mel_norms_B),
+            input_signature=[tf.TensorSpec([1, None, bands])],
             autograph=False,
         )
+
+    def find_samples(
+        self, magnitude_TF: NDArray[np.float32], past: NDArray[np.float32], guess: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Samples with these magnitudes that go on from what is known of the past, and perhaps to what was guessed of them."""
+        return reconstruct_phase(magnitude_TF, PHASE_SEED, known_S=past, guessed_S=guess, rounds=ROUNDS)
 
     def start(self, voice: Voice | None, speed: float) -> MelRendering:
         """The sound of a new piece. The voice is in the codes already."""
@@ -146,11 +170,11 @@ class MelRendering:
 
     def __init__(self, vocoder: MelVocoder, speed: float):
         self._vocoder, self._speed = vocoder, speed
-        self._held = np.zeros(0, np.float32)
         self._mel_FB = np.zeros((0, len(vocoder.silent_frame_B)), np.float32)
-        self._past = np.zeros(PAST_SAMPLES, np.float32)
+        self._past, self._held, self._guess = (np.zeros(size, np.float32) for size in (PAST_SAMPLES, 0, 0))
+        self._blocks, self._windows = lay_windows(), lay_windows()
+        self._block, self._window = next(self._blocks), next(self._windows)
         self._decoded = 0
-        self._done = 0
 
     def render(
         self, codes_M: NDArray[np.int32], latents_MC: NDArray[np.float32] | None = None, *, is_last: bool
@@ -161,15 +185,16 @@ class MelRendering:
         mel_FB = self._change_speed(is_last)
         parts: list[NDArray[np.float32]] = []
         while True:
-            frames = EARLY_FRAMES if self._done < 2 * EARLY_FRAMES else WINDOW_FRAMES
-            end = self._done + frames + (AHEAD_FRAMES if self._done else EARLY_FRAMES)
+            window, done, _ = self._window
+            # No more than a stream has by then.
+            end = done + window.frames + window.ahead
             if len(mel_FB) < end:
                 break
-            # No more than a stream has by then.
-            parts.append(self._render_window(mel_FB, frames, end, is_last=False))
-        if is_last and len(mel_FB) > self._done:
-            end = self._done + WINDOW_FRAMES + AHEAD_FRAMES
-            parts.append(self._render_window(mel_FB, len(mel_FB) - self._done, end, is_last=True))
+            parts.append(self._render_window(mel_FB, done, window.frames, end, is_last=False))
+            self._window = next(self._windows)
+        if is_last and len(mel_FB) > done:
+            left = len(mel_FB) - done
+            parts.append(self._render_window(mel_FB, done, left, len(mel_FB) + SPARE_FRAMES, is_last=True))
         return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
     def _extend_mel(self, codes_M: NDArray[np.int32], is_last: bool) -> None:
@@ -178,17 +203,18 @@ class MelRendering:
         In blocks with fixed places: other blocks would change last bits of the mel, and finding phases makes much of them.
         """
         context = self._vocoder.context
-        while left := len(codes_M) - self._decoded:
-            block = EARLY_CODES if self._decoded < 2 * EARLY_CODES else BLOCK_CODES
-            ahead = context if self._decoded else EARLY_CONTEXT
-            if left < block + ahead and not is_last:
+        while self._decoded < len(codes_M):
+            window, _, end = self._block
+            ahead = min(window.context, context)
+            is_whole = len(codes_M) >= end + ahead
+            if not is_whole and not is_last:
                 break
-            end = self._decoded + block if left >= block + ahead else len(codes_M)
+            end = end if is_whole else len(codes_M)
             first = max(0, self._decoded - context)
             mel = self._vocoder.decode_mel(tf.constant(codes_M[None, first : end + ahead], tf.int32)).numpy()[0]
             fresh = mel[(self._decoded - first) * FRAMES_PER_CODE : (end - first) * FRAMES_PER_CODE]
             self._mel_FB = np.concatenate([self._mel_FB, fresh])
-            self._decoded = end
+            self._decoded, self._block = end, next(self._blocks)
 
     def _change_speed(self, is_last: bool) -> NDArray[np.float32]:
         if self._speed == 1.0 or not len(self._mel_FB):
@@ -198,27 +224,27 @@ class MelRendering:
         return paced if is_last else paced[: count_settled(len(self._mel_FB), scale)]
 
     def _render_window(
-        self, mel_FB: NDArray[np.float32], frames: int, last: int, *, is_last: bool
+        self, mel_FB: NDArray[np.float32], done: int, frames: int, last: int, *, is_last: bool
     ) -> NDArray[np.float32]:
-        samples = self._vocoder.find_samples(self._cut_window(mel_FB, last), tf.constant(self._past[None])).numpy()[0]
-        end = frames * HOP_SAMPLES
-        window: NDArray[np.float32] = samples[
-            PAST_SAMPLES : PAST_SAMPLES + end + (0 if is_last else OVERLAP_SAMPLES)
-        ].copy()
+        mel_1TB = tf.constant(self._cut_window(mel_FB, done - PAST_FRAMES, last)[None])
+        samples = self._vocoder.find_samples(self._vocoder.find_magnitudes(mel_1TB).numpy()[0], self._past, self._guess)
+        end = PAST_SAMPLES + frames * HOP_SAMPLES
+        window = samples[PAST_SAMPLES : end + (0 if is_last else OVERLAP_SAMPLES)].copy()
         fade = min(len(self._held), len(window))
         rise = np.linspace(0.0, 1.0, fade, dtype=np.float32)
         window[:fade] = window[:fade] * rise + self._held[:fade] * rise[::-1]
-        final, self._held = window[:end], window[end:]
+        final, self._held = window[: end - PAST_SAMPLES], window[end - PAST_SAMPLES :]
         self._past = np.concatenate([self._past, final])[-PAST_SAMPLES:]
-        self._done += frames
+        # Without the last samples, which few windows cover.
+        self._guess = samples[end:-MARGIN_SAMPLES]
         return final
 
-    def _cut_window(self, mel_FB: NDArray[np.float32], last: int) -> Any:
-        """The next window with what is before it and, up to `last`, behind it; silent where there is nothing."""
-        frames = np.arange(self._done - PAST_FRAMES, last)
+    def _cut_window(self, mel_FB: NDArray[np.float32], first: int, last: int) -> NDArray[np.float32]:
+        """The mel between two frames, silent where there is nothing."""
+        frames = np.arange(first, last)
         inside = (frames >= 0) & (frames < len(mel_FB))
         window = np.where(inside[:, None], mel_FB[np.clip(frames, 0, len(mel_FB) - 1)], self._vocoder.silent_frame_B)
-        return tf.constant(window[None].astype(np.float32))
+        return window.astype(np.float32)
 
 
 VocoderChoice = Literal["auto", "griffin-lim", "decoder"]

@@ -118,7 +118,7 @@ def copy_like_a_codec(clip):
     mel, frames = compute_dvae_mel(clip[None], np.array([len(clip)]), norms)
     mel = mel.numpy()[0, : int(frames[0]) // 4 * 4]
     blurred = np.repeat(mel.reshape(-1, 4, 80).mean(1), 4, axis=0)
-    samples = reconstruct_phase(recover_magnitudes(blurred[None], norms), 0)[0].numpy()
+    samples = reconstruct_phase(recover_magnitudes(blurred[None], norms)[0].numpy(), 0)
     return samples[MARGIN_SAMPLES : MARGIN_SAMPLES + len(clip)]
 
 
