@@ -68,15 +68,19 @@ class SentenceBatch:
         return self.waiting[-1]
 
     def follow(
-        self, rows: Iterable[Row], settings: SpeechSettings, owner: object, sizes: tuple[int, int] | None
+        self,
+        rows: Iterable[Row],
+        settings: SpeechSettings,
+        owner: object,
+        list_steps: Callable[[], Iterator[int]] | None,
     ) -> Iterator[Iterator[GeneratedRow | None]]:
         """The states of each row, None where there is no new one yet; whoever steps the batch then goes on.
 
         Args:
-            sizes: codes of the first state, and those that later ones grow to. Rows then come one after another; without sizes as
-                many as there are places for, and of each nothing but its end.
+            list_steps: gives how many codes each state of a row has. Rows then come one after another; without it as many as there are
+                places for, and of each nothing but its end.
         """
-        ahead, left, added = 1 if sizes else self.decoder.most_rows, iter(rows), deque[SentenceRow]()
+        ahead, left, added = 1 if list_steps else self.decoder.most_rows, iter(rows), deque[SentenceRow]()
         while True:
             for row in left:
                 added.append(self.add(row, settings, owner))
@@ -84,7 +88,7 @@ class SentenceBatch:
                     break
             if not added:
                 return
-            yield _watch(added.popleft(), sizes)
+            yield _watch(added.popleft(), list_steps() if list_steps else iter(()))
 
     def leave(self, owner: object) -> None:
         """Frees the places of all sentences of an owner, wherever they are."""
@@ -137,12 +141,12 @@ class SentenceBatch:
             sentence.place = None
 
 
-def _watch(sentence: SentenceRow, sizes: tuple[int, int] | None) -> Iterator[GeneratedRow | None]:
-    shown, (size, most) = 0, sizes or (0, 0)
+def _watch(sentence: SentenceRow, steps: Iterator[int]) -> Iterator[GeneratedRow | None]:
+    due = next(steps, None)
     while not sentence.is_over:
-        if sizes and len(sentence.codes) >= shown + size:
+        if due is not None and len(sentence.codes) >= due:
             yield sentence.show()
-            shown, size = len(sentence.codes), min(-(-3 * size // 2), most)
+            due = next(steps, None)
         else:
             yield None
     yield sentence.show()
@@ -152,8 +156,10 @@ def choose_code(
     logits_V: NDArray[np.float32], seen_V: NDArray[np.bool_], settings: SpeechSettings, penalty: float, draw: float
 ) -> int:
     """The next code, as `models.decoding.choose_code` has it; of one row, since each has its own settings."""
-    lowered_V = np.where(logits_V < 0, logits_V * np.float32(penalty), logits_V / np.float32(penalty))
-    scores_V = np.where(seen_V, lowered_V, logits_V)
+    scores_V = logits_V.copy()
+    if penalty != 1:
+        said_N, factor = logits_V[seen_V], np.float32(penalty)
+        scores_V[seen_V] = np.where(said_N < 0, said_N * factor, said_N / factor)
     if settings.greedy:
         return int(scores_V.argmax())
     scores_V /= np.float32(choose_temperature(settings))

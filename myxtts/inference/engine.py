@@ -304,14 +304,14 @@ class Step:
     """Runs of the graph on rows of a cache that lie side by side; what it reads and writes has its place in memory from the start."""
 
     def __init__(self, engine: DecodingEngine, cache: NDArray[np.float32], first: int, end: int, positions: int = 1):
-        size, self.rows = engine.gpt.size, end - first
+        size, rows = engine.gpt.size, end - first
         # Kept: the graph knows addresses alone.
         self._cache = cache
         self._session, self._binding = engine.session, engine.session.io_binding()
-        self._x_BQC = np.zeros((self.rows, positions, size.width), np.float32)
-        self._last_B, self._total = np.zeros(self.rows, np.int32), np.zeros((), np.int32)
-        self._state_B1C = np.zeros((self.rows, 1, size.width), np.float32)
-        self._logits_B1V = np.zeros((self.rows, 1, size.audio_tokens), np.float32)
+        self._x_BQC = np.zeros((rows, positions, size.width), np.float32)
+        self._last_B, self._total = np.zeros(rows, np.int32), np.zeros((), np.int32)
+        self._state_B1C = np.zeros((rows, 1, size.width), np.float32)
+        self._logits_B1V = np.zeros((rows, 1, size.audio_tokens), np.float32)
         given = {"x": self._x_BQC, "last": self._last_B, "total": self._total}
         taken = {"state": self._state_B1C, "logits": self._logits_B1V}
         for index in range(size.layers):

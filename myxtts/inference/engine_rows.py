@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -35,7 +36,8 @@ class EngineRows:
         self._lengths_B = np.zeros(most_rows, np.int32)
         """Positions of each that were read, and codes among them."""
         self._codes_B = np.zeros(most_rows, np.int32)
-        self._step: Step | None = None
+        self._steps: dict[int, Step] = {}
+        """By how many rows they read."""
         tables = engine.gpt.audio_embedding, engine.gpt.audio_positions
         self._tokens_VC, self._positions_MC = (np.asarray(each.value, np.float32) for each in tables)
 
@@ -54,18 +56,20 @@ class EngineRows:
     def step(self, rows: Sequence[int], codes: Sequence[int]) -> HeardRows:
         read = [self._rows.index(row) for row in rows]
         count = max(read) + 1
-        if self._step is None or self._step.rows != count:
-            self._step = Step(self._engine, self._cache, 0, count)
+        if count not in self._steps:
+            self._steps[count] = Step(self._engine, self._cache, 0, count)
         self._codes_B[read] += 1
         # What others read is written where their next position comes, and forgotten.
         tokens_B = np.zeros(count, np.int32)
         tokens_B[read] = codes
         x_BC = self._tokens_VC[tokens_B] + self._positions_MC[self._codes_B[:count]]
-        heard = self._step.run(x_BC[:, None], self._lengths_B[:count])
+        heard = self._steps[count].run(x_BC[:, None], self._lengths_B[:count])
         self._lengths_B[read] += 1
         return HeardRows(*(each[read] for each in heard))
 
     def release(self, row: int) -> None:
+        if row not in self._rows:
+            return
         index, last = self._rows.index(row), len(self._rows) - 1
         moved = self._rows.pop()
         if index != last:
@@ -94,7 +98,7 @@ class EngineGenerator:
 
     def stream(self, row: Row, settings: SpeechSettings, codes: int) -> Iterator[GeneratedRow]:
         batch = self._open_batch(1)
-        for states in batch.follow([row], settings, None, (codes, codes)):
+        for states in batch.follow([row], settings, None, lambda: itertools.count(codes, codes)):
             for state in states:
                 if state is None:
                     batch.step()

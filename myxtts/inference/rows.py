@@ -54,7 +54,7 @@ class RowDecoder(Protocol):
         """Reads the last code of each of these rows; other rows that were started stay as they are."""
 
     def release(self, row: int) -> None:
-        """Frees a place, at once and whatever its row was doing."""
+        """Frees a place, at once and whatever its row was doing. Where none was started, nothing is to be done."""
 
 
 @dataclass(eq=False)
@@ -135,7 +135,7 @@ class TensorRows:
         return HeardRows(logits_BV.numpy()[places], latents_BC.numpy()[places])
 
     def release(self, row: int) -> None:
-        gone = self._rows.pop(row)
+        gone = self._rows.pop(row, None)
         self._places = [None if row is gone else row for row in self._places]
 
     def _arrange(self) -> None:

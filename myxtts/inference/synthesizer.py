@@ -8,6 +8,7 @@ import os
 from collections import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ from myxtts.inference.speech import (
     require_able_to_speak,
     split_text,
 )
-from myxtts.inference.vocoders import MelVocoder, VocoderChoice, choose_vocoder
+from myxtts.inference.vocoders import STREAM_CODES, MelVocoder, VocoderChoice, choose_vocoder
 from myxtts.inference.voices import Voice, find_voice, read_references
 from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT, check_length, frame_audio
@@ -60,8 +61,6 @@ from myxtts.text.lexicon import Lexicon
 from myxtts.text.tokenizer import Tokenizer
 from myxtts.units import SAMPLES_PER_CODE
 
-STREAM_CODES = 20
-"""Codes between two chunks of a stream, 0.93 s."""
 NOTHING_YET = SpeechChunk(np.zeros(0, np.float32))
 
 RETRIES = 3
@@ -230,21 +229,41 @@ class Synthesizer:
         """The text as speech beside others': a chunk without samples where `batch`, which the caller steps, has to go on first.
 
         Close it where it may end early: what it holds in the batch is free then. Of each piece there is a first chunk after so many
-        codes (of 46 ms), and then longer ones; with None one chunk. Takes are made only where retries are asked for, outside of the
-        batch, which waits for them.
+        codes (of 46 ms), and then longer ones; with None as soon as it is whole. Takes are made only where retries are asked for: as
+        rows of the batch too, and heard when the best is known.
         """
         (pieces, rows), owner = self._split(text, voice, language, settings), object()
         settings = self._fill_in(settings, retries=0)
-        sizes = None if first_codes is None else (first_codes, max(first_codes, STREAM_CODES))
-        said: Iterable[Iterable[GeneratedRow | None]] = (
-            self._say_in_batches(pieces, rows, settings, 1)
-            if settings.retries
-            else self.batch.follow(rows, settings, owner, sizes)
-        )
+        said: Iterable[Iterable[GeneratedRow | None]]
+        if settings.retries and not settings.greedy:
+            said = (self._take_in_batch(piece, row, settings, owner) for piece, row in zip(pieces, rows, strict=True))
+        else:
+            list_steps = None if first_codes is None else partial(self.vocoder.list_steps, first_codes)
+            said = self.batch.follow(rows, settings, owner, list_steps)
         try:
-            yield from self._render_all(pieces, rows, said, settings, timed=False)
+            yield from self._render_all(pieces, rows, map(_cut_states, said), settings, timed=False)
         finally:
             self.batch.leave(owner)
+
+    def _take_in_batch(
+        self, piece: Piece, row: Row, settings: SpeechSettings, owner: object
+    ) -> Iterator[GeneratedRow | None]:
+        """The best take, and None until it is known. They are those of `_say_best`."""
+        retries, most, tried = settings.retries or 0, self.batch.decoder.most_rows, 0
+        best: GeneratedRow | None = None
+        at_once = most if self._is_small else 1
+        while tried <= retries and (best is None or (best.following and best.following.doubts)):
+            numbers = range(tried, min(tried + at_once, 1 + retries))
+            for take in [self.batch.add(_draw_anew(row, number), settings, owner) for number in numbers]:
+                while not take.is_over:
+                    yield None
+                following = self._look(piece, row, said := take.show(), settings)
+                if best is None or best.following is None or following.rank > best.following.rank:
+                    best = replace(said, following=following)
+                # One look a turn: others' codes go on between two.
+                yield None
+            tried, at_once = numbers.stop, most
+        yield best
 
     def _split(self, text: str, voice: Voice, language: str, settings: SpeechSettings) -> tuple[list[Piece], list[Row]]:
         self.check_voice(voice)
@@ -337,6 +356,18 @@ class Synthesizer:
         samples = round(seconds * self.rate_hz)
         for first in range(0, samples, self.rate_hz):
             yield SpeechChunk(np.zeros(min(self.rate_hz, samples - first), np.float32))
+
+
+def _cut_states(states: Iterable[GeneratedRow | None]) -> Iterator[GeneratedRow | None]:
+    """The same with further states before those that bring many codes: to make sound of them takes a turn each."""
+    shown = 0
+    for state in states:
+        if state is not None:
+            for end in range(shown + STREAM_CODES, len(state.codes_M), STREAM_CODES):
+                yield GeneratedRow(state.codes_M[:end], state.latents_MC[:end], stopped=False, is_last=False)
+                yield None
+            shown = len(state.codes_M)
+        yield state
 
 
 def _draw_anew(row: Row, number: int) -> Row:

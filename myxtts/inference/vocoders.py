@@ -20,6 +20,8 @@ from myxtts.models.sizes import FRAMES_PER_LATENT, RATE_CHANGE, SAMPLES_PER_FRAM
 from myxtts.models.waveform import WaveformDecoder, change_speed, count_settled, resample_linearly, stretch_latents
 from myxtts.units import FRAMES_PER_CODE, SAMPLE_RATE_HZ
 
+STREAM_CODES = 20
+"""Codes between two chunks of a stream, 0.93 s."""
 MOST_FRAMES = 512
 """Frames decoded at a time, 5.5 s: enough to keep a device busy."""
 
@@ -38,6 +40,14 @@ class DecoderVocoder:
         size = decoder.size
         signature = [tf.TensorSpec([1, None, size.latent_width]), tf.TensorSpec([1, size.speaker_width])]
         self.decode = tf.function(decoder.decode_frames, input_signature=signature, autograph=False)
+
+    def list_steps(self, first: int) -> Iterator[int]:
+        """After how many codes of a piece to render, beginning with so many: what a call costs beside its sound is shared by ever more."""
+        codes, size = first, first
+        while True:
+            yield codes
+            size = max(first, min(-(-3 * size // 2), STREAM_CODES))
+            codes += size
 
     def start(self, voice: Voice, speed: float) -> DecoderRendering:
         return DecoderRendering(self, voice, speed)
@@ -105,8 +115,16 @@ class Window(NamedTuple):
     """Codes that their mel waits for, where it could hear more."""
 
 
-OPENING = (Window(8, 8, 2), Window(8, 8, 2), Window(16, 8, 4), Window(32, 16, 7))
-"""The first windows of a piece. A stream waits for them, so that longer ones delay the first sound, and make the next one late."""
+OPENING = (
+    Window(8, 8, 2),
+    Window(8, 8, 2),
+    Window(16, 8, 4),
+    Window(16, 8, 4),
+    Window(32, 8, 4),
+    Window(32, 16, 7),
+)
+"""The first windows of a piece. A stream waits for them: longer ones would delay the first sound, and make the next one late. With these
+no sound is late after the first where codes come 1.8 times as fast as they are heard. Less context costs 0.05 dB of the mel after 4 codes."""
 ONWARD = Window(64, 16, 7)
 """All others: the longer, the less is done twice."""
 PAST_FRAMES = 1
@@ -153,6 +171,13 @@ class MelVocoder:
             input_signature=[tf.TensorSpec([1, None, bands])],
             autograph=False,
         )
+
+    def list_steps(self, first: int) -> Iterator[int]:
+        """After how many codes of a piece to render, beginning with so many: when a window's mel has come."""
+        yield first
+        for window, _, end in lay_windows():
+            if (codes := end + min(window.context, self.context)) > first:
+                yield codes
 
     def find_samples(
         self, magnitude_TF: NDArray[np.float32], past: NDArray[np.float32], guess: NDArray[np.float32]
