@@ -1,4 +1,5 @@
-"""`myxtts serve` for several people: codes a second one by one and together, and when a short sentence is first heard.
+"""`myxtts serve` for several people: codes a second one by one and together, when a short sentence is first heard, and how long sound that
+has begun lags behind its listener at most, while all are served.
 
 "Codes alone" is what the model's thread does for them without turning them into sound, in this process. With --before another checkout of the project is measured in turn with this one, by the same requests.
 """
@@ -47,6 +48,8 @@ class Server:
 
     def __init__(self, checkout: Path, model: Path | str, codes: int):
         self._codes = codes
+        self.gaps: dict[int, float] = {}
+        """The longest wait in the middle of a sentence, by how many clients there were."""
         command = [sys.executable, "-P", "-m", "myxtts.cli.main", "serve", "--checkpoint", str(model), "--port", "0"]
         self._process = subprocess.Popen(
             [*command, "--rate", "100000", "--queue", "64"],
@@ -68,25 +71,31 @@ class Server:
     def close(self) -> None:
         end_child(self._process, 60.0)
 
-    def speak(self, text: str, seed: int) -> tuple[float, float]:
-        """Seconds until the first sound, and codes that were heard."""
+    def speak(self, text: str, seed: int) -> tuple[float, float, float]:
+        """Seconds until the first sound, codes that were heard, and seconds that a listener would have waited in the middle at most."""
         fields = {"input": text, "voice": self._voice, "response_format": "pcm", "seed": seed, "max_codes": self._codes}
         begun = time.perf_counter()
         connection = self._ask("POST", "/v1/audio/speech", fields)
         response = connection.getresponse()
         heard = len(response.read(SAMPLE_BYTES))
         first_s = time.perf_counter() - begun
-        heard += len(response.read())
+        heard_until_s, gap_s = first_s, 0.0
+        while part := response.read1(1 << 20):
+            came_s = time.perf_counter() - begun
+            gap_s = max(gap_s, came_s - heard_until_s)
+            heard_until_s = max(heard_until_s, came_s) + len(part) / SAMPLE_BYTES / PCM_HZ
+            heard += len(part)
         connection.close()
         assert response.status == 200, response.status
-        return first_s, heard / SAMPLE_BYTES / PCM_HZ * SAMPLE_RATE_HZ / SAMPLES_PER_CODE
+        return first_s, heard / SAMPLE_BYTES / PCM_HZ * SAMPLE_RATE_HZ / SAMPLES_PER_CODE, gap_s
 
     def measure_rate(self, clients: int) -> float:
         """Codes a second while so many clients say all sentences, each its share."""
         begun = time.perf_counter()
         with ThreadPoolExecutor(clients) as pool:
             said = list(pool.map(self.speak, SENTENCES, range(len(SENTENCES))))
-        return sum(codes for _, codes in said) / (time.perf_counter() - begun)
+        self.gaps[clients] = max(gap_s for _, _, gap_s in said)
+        return sum(codes for _, codes, _ in said) / (time.perf_counter() - begun)
 
     def measure_first(self) -> float:
         """Seconds until a short sentence is heard, of several the one in the middle."""
@@ -170,6 +179,8 @@ def main(words: Sequence[str]) -> None:
             contenders[f"one by one, {name}"] = lambda server=server: server.measure_rate(1)
             contenders[f"together, {name}"] = lambda server=server: server.measure_rate(len(SENTENCES))
             contenders[f"first sound, {name}"] = server.measure_first
+            # Of the round that was measured just before.
+            contenders[f"longest gap, {name}"] = lambda server=server: server.gaps[len(SENTENCES)]
         measure = prepare_codes_alone(model, asked.codes)
         contenders["codes alone, one by one"] = lambda: measure(1)
         contenders["codes alone, together"] = lambda: measure(len(SENTENCES))
@@ -180,11 +191,16 @@ def main(words: Sequence[str]) -> None:
 
 def print_figures(figures: dict[str, float], windows: Windows) -> None:
     for name, figure in figures.items():
-        print_row((24, 16), name, f"{figure:.3f} s" if name.startswith("first") else f"{figure:.1f} codes/s")
+        print_row(
+            (24, 16), name, f"{figure:.3f} s" if name.startswith(("first", "longest")) else f"{figure:.1f} codes/s"
+        )
     for name, one, all_ in (
         ("Together / one by one", "one by one, now", "together, now"),
+        ("The same, of before", "one by one, before", "together, now"),
         ("The same, codes alone", "codes alone, one by one", "codes alone, together"),
     ):
+        if one not in figures:
+            continue
         faster = figures[all_] / figures[one]
         print(f"{name:<24}{faster:.2f}, target {FASTER}: {windows.judge(faster >= FASTER)}")
     if "first sound, before" in figures:

@@ -65,8 +65,8 @@ def add_flags(parser: Parser) -> None:
         metavar="N",
         type=int,
         default=6,
-        help="codes, of 46 ms, of a sentence before a stream sends sound: fewer are heard sooner, more bridge a slow machine "
-        "(default: 6)",
+        help="codes, of 46 ms, of a sentence before a stream sends sound: fewer are heard sooner, by a waveform decoder alone "
+        "(Griffin-Lim needs 6), more bridge a slow machine (default: 6)",
     )
     for name, (_, default, help) in LIMIT_FLAGS.items():
         parser.add_argument(

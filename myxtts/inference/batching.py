@@ -18,6 +18,13 @@ from myxtts.inference.speech import SpeechSettings
 from myxtts.models.decoding import ALWAYS_SEEN
 from myxtts.models.sizes import GPTSize
 
+# Compiled: as single operations it takes as long as two codes.
+_draw = tf.function(
+    lambda count, key: tf.random.stateless_uniform([count], key, alg="philox"),
+    input_signature=[tf.TensorSpec([], tf.int32), tf.TensorSpec([2], tf.int32)],
+    autograph=False,
+)
+
 
 class SentenceRow:
     """A row of a batch: asked for, under way or ended."""
@@ -33,8 +40,7 @@ class SentenceRow:
         self.seen_V = np.zeros(size.audio_tokens, np.bool_)
         self.seen_V[[ALWAYS_SEEN, size.start_audio_token]] = True
         # All at once, by the row's own key: no other row can shift them.
-        uniform_M = tf.random.stateless_uniform([size.max_new_codes], row.key, alg="philox")
-        self.draws_M: NDArray[np.float32] = uniform_M.numpy()
+        self.draws_M: NDArray[np.float32] = _draw(tf.constant(size.max_new_codes), tf.constant(row.key)).numpy()
 
     @property
     def is_over(self) -> bool:

@@ -281,6 +281,19 @@ class DecodingEngine:
     def __init__(self, gpt: GPT, weights: Weights):
         with _tell_problems():
             self.gpt, self.session = gpt, open_session(build_graph(gpt.size, weights))
+        # Compiled: as single operations it takes as long as the first codes.
+        self.embed = tf.function(
+            self._trace_embedding,
+            input_signature=[tf.TensorSpec([1, None, gpt.size.width]), tf.TensorSpec([1, None], tf.int32)],
+            autograph=False,
+        )
+
+    def _trace_embedding(self, prompt_1PC: Any, ids_1T: Any) -> Any:
+        """What comes before the first code of a row, (1, Q, C)."""
+        gpt = self.gpt
+        text = gpt.frame_prefix_text(ids_1T)
+        start_11C = gpt.embed_audio(tf.constant([[gpt.size.start_audio_token]]))
+        return tf.concat([gpt.embed_prefix(prompt_1PC, text.inputs_BL), start_11C], 1)
 
     def open_cache(self, rows: int) -> NDArray[np.float32]:
         """Room for the keys and values of so many rows, (2, layers, B, H, S, D). The system gives memory for it as it is written."""

@@ -29,7 +29,7 @@ class EngineRows:
     """The rows of a GPT on an engine, a `RowDecoder`. They lie side by side in the cache: where one goes, the last takes its place."""
 
     def __init__(self, engine: DecodingEngine, most_rows: int):
-        self.most_rows, self._engine, self._gpt = most_rows, engine, engine.gpt
+        self.most_rows, self._engine = most_rows, engine
         self._cache = engine.open_cache(most_rows)
         self._rows: list[int] = []
         """The caller's number of each."""
@@ -42,11 +42,8 @@ class EngineRows:
         self._tokens_VC, self._positions_MC = (np.asarray(each.value, np.float32) for each in tables)
 
     def start(self, row: int, prompt_PC: NDArray[np.float32], ids: Sequence[int]) -> HeardRows:
-        gpt, index = self._gpt, len(self._rows)
-        text_1L = gpt.frame_prefix_text(tf.constant([ids], tf.int32)).inputs_BL
-        prefix_1QC = gpt.embed_prefix(tf.constant(prompt_PC[None]), text_1L)
-        start_11C = gpt.embed_audio(tf.constant([[gpt.size.start_audio_token]]))
-        x_1QC = np.concatenate([prefix_1QC.numpy(), start_11C.numpy()], 1)
+        index = len(self._rows)
+        x_1QC = self._engine.embed(tf.constant(prompt_PC[None]), tf.constant([ids], tf.int32)).numpy()
         length = x_1QC.shape[1]
         heard = Step(self._engine, self._cache, index, index + 1, length).run(x_1QC, np.array([length - 1]))
         self._rows.append(row)

@@ -118,13 +118,14 @@ class Window(NamedTuple):
 OPENING = (
     Window(8, 8, 2),
     Window(8, 8, 2),
-    Window(16, 8, 4),
+    Window(16, 8, 3),
     Window(16, 8, 4),
     Window(32, 8, 4),
     Window(32, 16, 7),
 )
 """The first windows of a piece. A stream waits for them: longer ones would delay the first sound, and make the next one late. With these
-no sound is late after the first where codes come 1.8 times as fast as they are heard. Less context costs 0.05 dB of the mel after 4 codes."""
+none is late where codes come 1.75 times as fast as they are heard. What further codes would change of a block of the base voice's mel is
+0.17 dB after 2, 0.11 after 3 and 0.05 after 4."""
 ONWARD = Window(64, 16, 7)
 """All others: the longer, the less is done twice."""
 PAST_FRAMES = 1

@@ -96,6 +96,8 @@ def answer_error(error: Exception) -> Response:
     return Response(body, kind.status, headers=kind.headers, media_type="application/json")
 
 
+MOST_RETRIES = 8
+"""Of a request. Each is another take of the whole sentence, beside what others ask for."""
 MODELS = ("myxtts", "tts-1", "tts-1-hd")
 """Names of the one model: its own, and those that some clients cannot be talked out of."""
 
@@ -153,6 +155,11 @@ def read_request(body: bytes, *, languages: Sequence[str], most_characters: int)
         raise ApiError(str(error), param=error.name) from error
     except SpeechRequestError as error:
         raise ApiError(str(error), param="input") from error
+    if (settings.retries or 0) > MOST_RETRIES:
+        raise ApiError(
+            f"retries must be at most {MOST_RETRIES} here, but is {settings.retries}. Ask for fewer: the best of them is sent.",
+            param="retries",
+        )
     return SpeechRequest(text, given["voice"], language, format_name, is_streamed, settings)
 
 

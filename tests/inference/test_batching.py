@@ -1,10 +1,14 @@
 """Sentences that are said together: each as if it were alone, and none kept waiting by a long text."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from myxtts.inference.batching import SentenceBatch, choose_code
+from myxtts.inference.engine import DecodingEngine, read_weights
+from myxtts.inference.engine_rows import EngineRows
 from myxtts.inference.generation import CodeGenerator, Row, make_rule
 from myxtts.inference.rows import RECENT, HeardRows, TensorRows
 from myxtts.inference.speech import SpeechSettings
@@ -169,6 +173,24 @@ def test_what_breaks_is_told_to_all_whom_it_hit_and_to_nobody_else(gpt):
         with pytest.raises(OSError, match="broken"):
             assert sentence.is_over
     assert (len(later.codes), batch.decoder.held) == (5, set())
+
+
+def test_a_sentence_that_cannot_start_harms_nobody(gpt):
+    settings = SpeechSettings(greedy=True, max_codes=5)
+    weights = read_weights(gpt)
+    for rows in (TensorRows(gpt, 2), EngineRows(DecodingEngine(gpt, weights), 2)):
+        batch = SentenceBatch(rows, gpt.size)
+        staying = batch.add(make_row(gpt, 1), settings, "staying")
+        batch.step()
+        wrong = replace(make_row(gpt, 1), voice=Voice(np.zeros((32, 3), np.float32), np.zeros(0, np.float32)))
+        failing = batch.add(wrong, settings, "failing")
+        say_all(batch)
+        with pytest.raises(Exception):  # noqa: B017, PT011  each engine has its own words for it
+            assert failing.is_over
+        assert len(staying.codes) == 5
+        later = batch.add(make_row(gpt, 2), settings, "later")
+        say_all(batch)
+        assert len(later.codes) == 5
 
 
 def test_a_stream_shows_as_many_codes_as_it_was_asked_for(gpt):

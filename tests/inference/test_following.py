@@ -9,7 +9,7 @@ import tensorflow as tf
 from myxtts.inference.following import Following, TextFollower, doubt_length, doubt_path, find_paths, join_heads
 from myxtts.inference.generation import GeneratedRow, Row
 from myxtts.inference.speech import SpeechSettings
-from myxtts.inference.synthesizer import RETRIES, load_synthesizer
+from myxtts.inference.synthesizer import RETRIES, STREAM_CODES, load_synthesizer
 from myxtts.inference.voices import Voice
 from myxtts.text.tokenizer import Tokenizer
 from tests.inference.builders import VOCABULARY, build_synthesizer
@@ -219,3 +219,52 @@ def test_the_base_voice_is_believed_where_it_says_its_text_and_doubted_where_not
         odd = follower.follow(row, replace(said, codes_M=changed, latents_MC=latents))
         assert odd.doubts
         assert odd.rank < fine.rank
+
+
+def join(model, takes, first_codes=None, **settings):
+    """The chunks of a text beside others', its takes and the longest step of its sound, in codes."""
+    model._follower, start, steps = takes, model.vocoder.start, [0]
+
+    def listen(*asked):
+        rendering, heard = start(*asked), [0]
+        render = rendering.render
+
+        def count(codes_M, latents_MC, *, is_last):
+            steps.append(len(codes_M) - heard[-1])
+            heard.append(len(codes_M))
+            return render(codes_M, latents_MC, is_last=is_last)
+
+        rendering.render = count
+        return rendering
+
+    model.vocoder.start = listen
+    settings = SpeechSettings(temperature=2.0, **settings)
+    chunks, turns = [], 0
+    for chunk in model.join_batch("Hello.", BLANK, "en", settings, first_codes=first_codes):
+        turns += 1
+        chunks.append(chunk)
+        model.batch.step()
+    model.vocoder.start = start
+    return np.concatenate([chunk.samples for chunk in chunks]), turns, max(steps)
+
+
+@pytest.mark.parametrize("is_small", [False, True])
+def test_takes_of_one_are_said_beside_the_codes_of_others(model, is_small, monkeypatch):
+    model._is_small = is_small
+    expected = say(model, Takes(), retries=2).samples
+    monkeypatch.setattr(model._generator, "generate", None)
+    takes = Takes()
+    samples, turns, _ = join(model, takes, retries=2, max_codes=8)
+    assert takes.numbers == [0, 1, 2]
+    np.testing.assert_allclose(samples, expected, atol=1e-4)
+    assert turns > (8 if is_small else 24), "a code is a turn"
+    assert model.batch.saying == model.batch.waiting == []
+    fine = Takes(good=(0, 1, 2))
+    join(model, fine, retries=2, max_codes=8)
+    assert fine.numbers == ([0, 1, 2] if is_small else [0])
+
+
+@pytest.mark.parametrize(("retries", "first_codes"), [(0, None), (1, None), (1, 6), (0, 6)])
+def test_sound_is_made_a_second_at_a_turn(model, retries, first_codes):
+    _, _, longest = join(model, Takes(), first_codes, retries=retries, max_codes=45, repetition_penalty=0.1)
+    assert 0 < longest <= STREAM_CODES

@@ -9,10 +9,11 @@ import tensorflow as tf
 from myxtts.inference import vocoders as decoder_vocoder
 from myxtts.inference.speech import EdgeSoftener
 from myxtts.inference.synthesizer import STREAM_CODES
-from myxtts.inference.vocoders import DecoderVocoder, MelVocoder
+from myxtts.inference.vocoders import DecoderVocoder, MelVocoder, lay_windows
 from myxtts.inference.voices import Voice
 from myxtts.models.waveform import change_speed
 from myxtts.serving.server import ServerSettings
+from myxtts.units import FRAMES_PER_CODE
 from tests.inference.builders import build_reference_xtts
 
 RNG = np.random.default_rng(2)
@@ -57,6 +58,21 @@ def test_rough_sound_in_steps_is_the_same_to_the_last_bit(xtts):
 def test_the_first_chunk_of_a_stream_is_heard(vocoder, codes, heard_s):
     first = vocoder.start(VOICE, 1.0).render(CODES[:codes], LATENTS[:codes], is_last=False)
     assert len(first) / vocoder.rate_hz > heard_s
+
+
+@pytest.mark.parametrize("speed", [1.0, 0.7])
+def test_a_stream_is_rendered_when_there_is_more_to_hear(vocoder, speed):
+    steps = list(itertools.takewhile(lambda step: step < 72, vocoder.list_steps(6)))
+    assert steps[0] == 6
+    parts = render_in_steps(vocoder, speed, [*steps, 72])
+    assert all(len(part) for part in parts)
+
+
+def test_rough_sound_is_not_late_once_it_has_begun(xtts):
+    steps = MelVocoder(xtts.dvae, xtts.mel_norms.numpy()).list_steps(6)
+    times = [step / 1.75 for step in itertools.islice(steps, 30)]
+    for time, (_, heard_frames, _) in zip(times, lay_windows(), strict=False):
+        assert time <= times[0] + heard_frames / FRAMES_PER_CODE + 1e-9
 
 
 @pytest.mark.parametrize("speed", [1.0, 0.8])

@@ -74,6 +74,7 @@ def test_without_a_format_it_is_openais_or_one_that_can_be_streamed(fields, expe
         ({"speed": float("nan")}, "speed", "speed must be from"),
         ({"top_k": 1.5}, "top_k", "top_k must be a whole number, but is the number 1.5"),
         ({"top_k": 10**30}, "top_k", "top_k must be from 0"),
+        ({"retries": 9}, "retries", "retries must be at most 8 here, but is 9"),
         ({"seed": -1}, "seed", "seed must be from 0"),
         ({"langauge": "en"}, "langauge", "Did you mean language"),
         ({"instructions": "whisper"}, "instructions", "no field 'instructions'"),
