@@ -83,7 +83,8 @@ def _analyse(samples_S: NDArray[np.float32], frames: int) -> NDArray[np.complex6
     """The spectrum (T, F) of the first windows."""
     windows_TW = np.lib.stride_tricks.sliding_window_view(samples_S, WINDOW_SAMPLES)[::HOP_SAMPLES][:frames]
     # Before NumPy 2 transforms are in double precision, whatever comes in.
-    return np.fft.rfft(windows_TW * _WINDOW_W).astype(np.complex64, copy=False)
+    spectrum_TF: NDArray[np.complex64] = np.fft.rfft(windows_TW * _WINDOW_W).astype(np.complex64, copy=False)
+    return spectrum_TF
 
 
 def _synthesise(spectrum_TF: NDArray[np.complex64], uncover_S: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -99,14 +100,15 @@ def _synthesise(spectrum_TF: NDArray[np.complex64], uncover_S: NDArray[np.float3
 def _measure_cover(frames: int) -> NDArray[np.float32]:
     """What each sample is to be multiplied by after overlapping windows were added up."""
     cover_S = _add_up(np.tile(_WINDOW_W**2, (frames, 1)))
-    return np.float32(1) / np.maximum(cover_S, np.float32(_LEAST_COVER))
+    return np.reciprocal(np.maximum(cover_S, np.float32(_LEAST_COVER)))
 
 
 @lru_cache(maxsize=8)
 def _draw_turns(seed: int, frames: int) -> NDArray[np.complex64]:
     """Random phases (T, F), as numbers of magnitude 1."""
     turn_TF = np.random.default_rng(seed).uniform(-np.pi, np.pi, (frames, WINDOW_SAMPLES // 2 + 1))
-    return np.exp(1j * turn_TF).astype(np.complex64)
+    turns_TF: NDArray[np.complex64] = np.exp(1j * turn_TF).astype(np.complex64)
+    return turns_TF
 
 
 def _add_up(windows_TW: NDArray[np.float32]) -> NDArray[np.float32]:
