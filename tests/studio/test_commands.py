@@ -30,7 +30,7 @@ from myxtts.training.run_folder import open_run, read_record
 from tests.studio.hosting import DEMO, host_studio
 from tests.studio.material import write_book_of, write_run
 from tests.support.processes import ROOT, clean_environ
-from tests.support.tiny_run import PATIENCE_S, at_step, tiny_words, wait_for
+from tests.support.tiny_run import PATIENCE_S, at_step, count_steps, tiny_words, wait_for
 
 CARDS = tuple(Card(id, "RTX", f"GPU-{id}", f"0:{id}", 24_000, 24_000) for id in (0, 1))
 NUMBERS = itertools.count()
@@ -366,13 +366,13 @@ def test_a_training_goes_from_the_shell_to_the_page_and_back(tmp_path):
         return read_record(folder).starts
 
     assert len(end_in_order(shlex.join(["myxtts", "train", *words]), at_step(folder, 2))) == 1
-    moment = at_step(folder, 4)
+    moment = at_step(folder, count_steps(folder) + 1)
     studio.trainings.resume("it")
     wait_for(moment, lambda: studio.jobs.is_running("train-it"), "it has ended before its time")
     studio.trainings.stop("it")
     assert studio.jobs._children["train-it"].wait(PATIENCE_S) == 0
     assert studio.trainings.describe("it").status == "stopped"
-    starts = end_in_order(studio.trainings.spell_resume("it"), at_step(folder, 6))
+    starts = end_in_order(studio.trainings.spell_resume("it"), at_step(folder, count_steps(folder) + 1))
     assert [start.cwd for start in starts] == [str(tmp_path)] * 3
     assert 0 == starts[0].step < starts[1].step < starts[2].step
     assert not (workspace.root / "studio").exists()
