@@ -257,7 +257,7 @@ class Synthesizer:
             for take in [self.batch.add(_draw_anew(row, number), settings, owner) for number in numbers]:
                 while not take.is_over:
                     yield None
-                following = self._look(piece, row, said := take.show(), settings)
+                following = self._look(piece, take.row, said := take.show(), settings)
                 if best is None or best.following is None or following.rank > best.following.rank:
                     best = replace(said, following=following)
                 # One look a turn: others' codes go on between two.

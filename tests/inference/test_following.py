@@ -257,7 +257,7 @@ def test_takes_of_one_are_said_beside_the_codes_of_others(model, is_small, monke
     samples, turns, _ = join(model, takes, retries=2, max_codes=8)
     assert takes.numbers == [0, 1, 2]
     np.testing.assert_allclose(samples, expected, atol=1e-4)
-    assert turns > (8 if is_small else 24), "a code is a turn"
+    assert turns > (8 if is_small else 16), "a code is a turn, and doubtful takes come after the first"
     assert model.batch.saying == model.batch.waiting == []
     fine = Takes(good=(0, 1, 2))
     join(model, fine, retries=2, max_codes=8)
