@@ -91,6 +91,7 @@ def test_two_trainers_are_measured_against_one():
     assert re.search(r"SIMULATED, not measured.*^ +2 +0\.13x +0\.83x +1\.75x$", text, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.soak
 def test_engines_are_compared_in_codes_and_in_speech():
     text = run_bench("engine", "--rounds", "1", "--codes", "3", "--model", "tiny")
     assert len(re.findall(r"^8 x 512, [14] rows +int8 \d+/s +float32 \d+/s$", text, re.MULTILINE)) == 2
@@ -99,6 +100,7 @@ def test_engines_are_compared_in_codes_and_in_speech():
     assert "a second of speech in at most 0.125 s" in text
 
 
+@pytest.mark.soak
 def test_serving_is_measured_one_by_one_and_together():
     text = run_bench("serving", "--rounds", "1", "--codes", "4")
     for name in ("one by one, now", "together, now", "codes alone, one by one", "codes alone, together"):
