@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,3 +71,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                     terminalreporter.section(f"{report.nodeid}: {outcome}")
                     for line in lines:
                         terminalreporter.line(line)
+
+
+@pytest.fixture
+def connections() -> Iterator[Callable[..., Any]]:
+    """Opens connections of a client, which are closed at the end."""
+    with contextlib.ExitStack() as stack:
+
+        def connect(client: Any, said: bytes = b"") -> Any:
+            connection = stack.enter_context(client.connect())
+            connection.sendall(said)
+            return connection
+
+        yield connect

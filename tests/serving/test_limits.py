@@ -19,19 +19,6 @@ HALF_BODY = b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type:
 UPLOAD = b"POST /v1/audio/voices?consent=yes HTTP/1.1\r\nHost: localhost\r\nContent-Type: audio/wav\r\nContent-Length: 4000000\r\n\r\n"
 
 
-@pytest.fixture
-def connections():
-    """Closed at the end, whatever was opened."""
-    with contextlib.ExitStack() as stack:
-
-        def connect(client, said=b""):
-            connection = stack.enter_context(client.connect())
-            connection.sendall(said)
-            return connection
-
-        yield connect
-
-
 def host_willing(chunks=5, **limits):
     """A server whose model says at once what it is asked for."""
     synthesizer = GatedSynthesizer(chunks)

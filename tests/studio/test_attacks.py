@@ -17,19 +17,6 @@ CLIP = (DEMO / "slt_01.flac").read_bytes()
 HALF_HEADERS = b"GET /recordings HTTP/1.1\r\nHost:"
 
 
-@pytest.fixture
-def connections():
-    """Closed at the end, whatever was opened."""
-    with contextlib.ExitStack() as stack:
-
-        def connect(client, said=b""):
-            connection = stack.enter_context(client.connect())
-            connection.sendall(said)
-            return connection
-
-        yield connect
-
-
 def make_head(client, path, length, kind, method="POST", cookie=None):
     cookie = f"myxtts-studio-{client.port}={TOKEN}" if cookie is None else cookie
     lines = [f"Host: 127.0.0.1:{client.port}", f"Origin: {client.origin}", f"Cookie: {cookie}", f"Content-Type: {kind}"]

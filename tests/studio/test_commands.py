@@ -27,29 +27,13 @@ from myxtts.studio.speaking import ServerAnswer, Speaking
 from myxtts.studio.trainings import read_settings, read_words, spell_words
 from myxtts.studio.workspace import Workspace, is_held
 from myxtts.training.run_folder import open_run, read_record
-from tests.studio.hosting import DEMO, host_studio
+from tests.studio.hosting import DEMO
 from tests.studio.material import write_book_of, write_run
 from tests.support.processes import ROOT, clean_environ
 from tests.support.tiny_run import PATIENCE_S, at_step, count_steps, tiny_words, wait_for
 
 CARDS = tuple(Card(id, "RTX", f"GPU-{id}", f"0:{id}", 24_000, 24_000) for id in (0, 1))
 NUMBERS = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def hosted(tmp_path_factory):
-    with host_studio(tmp_path_factory.mktemp("studio") / "workspace") as hosted:
-        yield hosted
-
-
-@pytest.fixture
-def client(hosted):
-    return hosted[0]
-
-
-@pytest.fixture
-def studio(hosted):
-    return hosted[1]
 
 
 @pytest.fixture

@@ -19,27 +19,10 @@ from myxtts.studio.app import PAGES, read_words
 from myxtts.studio.jobs import Jobs
 from myxtts.studio.trainings import find_trainer, make_config, read_settings, spell_words
 from myxtts.training.run_folder import hold_run_folder
-from tests.studio.hosting import host_studio
 from tests.studio.material import write_book_of, write_run
 from tests.support.processes import ROOT
 
 TEMPLATES = ROOT / "myxtts" / "studio" / "templates"
-
-
-@pytest.fixture(scope="module")
-def hosted(tmp_path_factory):
-    with host_studio(tmp_path_factory.mktemp("studio") / "workspace") as hosted:
-        yield hosted
-
-
-@pytest.fixture
-def client(hosted):
-    return hosted[0]
-
-
-@pytest.fixture
-def studio(hosted):
-    return hosted[1]
 
 
 @pytest.fixture
