@@ -6,16 +6,17 @@ Prints the tables of a page. What was compiled once is kept by its text and not 
 from __future__ import annotations
 
 import argparse
-import gc
 import hashlib
 import itertools
 import json
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from datetime import date
 from functools import lru_cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,6 @@ def choose_batch(case: Case, card_gb: int) -> str:
 def compile_function(name: str, case: Case, card: str, chosen: argparse.Namespace) -> dict[str, Any] | str:
     """The compiler's figures, or why there are none."""
     text = lower(name, case)
-    gc.collect()
     if text.startswith("not lowered"):
         return text
     # Without places, and without names, in which what was traced before is counted.
@@ -177,7 +177,12 @@ def compile_function(name: str, case: Case, card: str, chosen: argparse.Namespac
 
 @lru_cache(maxsize=1)
 def lower(name: str, case: Case) -> str:
-    """The function as StableHLO, or why it cannot be written so."""
+    """The function as StableHLO, or why it cannot be written so. TensorFlow keeps much of what it lowered: a process of its own ends with it."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(write_text, name, case).result()
+
+
+def write_text(name: str, case: Case) -> str:
     function, specs = build_function(name, case, joins=True).compile(jit_compile=True)
     try:
         # For the processor: without a card TensorFlow lowers nothing that holds variables for one. The text is the same.
