@@ -60,24 +60,22 @@ def cut_masks(kept: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
     return tf.reshape(masks, [-1, *shape])
 
 
-DrawMasks = Callable[[], tuple[tf.Tensor, ...]]
-"""Gives the masks of a block: which of the attention's probabilities are kept (B, H, S, T), and what its halves are multiplied by before
-they are added, (N, C) each."""
+DrawMasks = Callable[[], tuple[list[tf.Tensor], list[tf.Tensor]]]
+"""Gives the masks of a block: which of the probabilities of each of its attentions are kept (B, H, S, T), and what its halves are
+multiplied by before they are added, (N, C) each."""
 
 
 def plan_masks(
-    x_NC: tf.Tensor, sizes: tuple[int, int, int], rate: float, key_1: tf.Tensor, *, at_once: bool
+    x_NC: tf.Tensor, scores: Sequence[Sequence[int]], blocks: int, rate: float, key_1: tf.Tensor, *, at_once: bool
 ) -> tuple[tf.Tensor, list[DrawMasks]]:
     """What `x` is multiplied by before the first block, and what draws the masks of each.
 
     Args:
-        sizes: batch, heads, blocks.
+        scores: shapes of those of a block's attentions.
         at_once: whether they are drawn for all blocks together, by few operations, or as they are needed, which takes less memory.
     """
-    batch, heads, blocks = sizes
-    rows, length = [*x_NC.shape], x_NC.shape[0] // batch
-    scores = [batch, heads, length, length]
-    of_rows, of_scores = count_draws(rows), count_draws(scores)
+    rows = [*x_NC.shape]
+    of_rows, of_scores = count_draws(rows), sum(map(count_draws, scores))
     end = (1 + 2 * blocks) * of_rows
 
     draw = partial(draw_kept, key_1, rate)
@@ -85,17 +83,22 @@ def plan_masks(
     def make_factors(kept: tf.Tensor) -> list[tf.Tensor]:
         return list(tf.unstack(tf.cast(cut_masks(kept, rows), x_NC.dtype) * find_scale(rate)))
 
-    def draw_block(block: int) -> tuple[tf.Tensor, ...]:
-        kept = cut_masks(draw(end + block * of_scores, of_scores), scores)[0]
-        return kept, *make_factors(draw((1 + 2 * block) * of_rows, 2 * of_rows))
+    def cut_scores(kept: tf.Tensor, first: int) -> list[tf.Tensor]:
+        firsts = np.cumsum([first, *map(count_draws, scores)]).tolist()
+        # Not `tf.split`, which has no kernel for truth on a GPU.
+        return [tf.reshape(kept[at : at + math.prod(shape)], shape) for at, shape in zip(firsts, scores, strict=False)]
+
+    def draw_block(block: int) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        kept = cut_scores(draw(end + block * of_scores, of_scores), 0)
+        return kept, make_factors(draw((1 + 2 * block) * of_rows, 2 * of_rows))
 
     if not at_once:
         return make_factors(draw(0, of_rows))[0], [partial(draw_block, each) for each in range(blocks)]
     kept = draw(0, end + blocks * of_scores)
-    # Not `tf.split`, which has no kernel for truth on a GPU.
     factors_NC, *factors = make_factors(kept[:end])
-    masks = zip(tf.unstack(cut_masks(kept[end:], scores)), factors[::2], factors[1::2], strict=True)
-    return factors_NC, [partial(tuple, each) for each in masks]
+    masks = [cut_scores(kept, end + block * of_scores) for block in range(blocks)]
+    drawn = [(each, factors[2 * block : 2 * block + 2]) for block, each in enumerate(masks)]
+    return factors_NC, [partial(drawn.__getitem__, block) for block in range(blocks)]
 
 
 def find_scale(rate: float) -> float:

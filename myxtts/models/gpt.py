@@ -1,12 +1,14 @@
 """The GPT: prompt, text and codes in, the next code out.
 
 Shape suffixes: B batch, S positions of the whole sequence, L positions of a framed part, T text tokens, M codes,
-P prompt vectors, F mel frames, C width, H heads, D channels of a head, V vocabulary."""
+P prompt vectors, U voices whose prompts rows share, F mel frames, C width, H heads, D channels of a head, V vocabulary, N rows of all
+places."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -126,6 +128,25 @@ class GPTBatch(NamedTuple):
     """0 for rows that only fill the batch, whose stop tokens would count otherwise; all rows count when None."""
 
 
+class Shared(NamedTuple):
+    """Prompts that rows share. They see nothing but themselves, so each is computed once, before the rows' own places."""
+
+    voices_B: tf.Tensor
+    """Which of them each row hears."""
+    bias: tf.Tensor
+    """Of a prompt's places among themselves, (U, 1, P, P)."""
+
+    @property
+    def places(self) -> int:
+        """Vectors of a prompt."""
+        return int(self.bias.shape[-1])
+
+    def hand_out(self, x_UHPD: tf.Tensor) -> tf.Tensor:
+        """What belongs to prompts, for each row that hears them: (B, H, P, D)."""
+        voices, *sizes = x_UHPD.shape
+        return tf.reshape(look_up(tf.reshape(x_UHPD, [voices, -1]), self.voices_B), [-1, *sizes])
+
+
 class GPTBlock(Part):
     """One pre-norm transformer block.
 
@@ -144,14 +165,24 @@ class GPTBlock(Part):
         self.expand = Dense(size.width, 4 * size.width, dtype=dtype)
         self.contract = Dense(4 * size.width, size.width, dtype=dtype)
 
-    def call(self, x_NC: tf.Tensor, bias: tf.Tensor, draw: DrawMasks | None = None) -> tf.Tensor:
+    def call(
+        self, x_NC: tf.Tensor, bias: tf.Tensor, draw: DrawMasks | None = None, shared: Shared | None = None
+    ) -> tf.Tensor:
         """The block's output; `draw` gives the masks of its dropout, see `plan_masks`."""
-        q, k, v = self.make_qkv(x_NC, measure(bias)[0])
-        if draw is None:
-            return self.finish(x_NC, attend(q, k, v, bias, scores=self.scores))
-        kept_BHST, *factors = draw()
-        scale = find_scale(self.dropout)
-        return self.finish(x_NC, attend(q, k, v, bias, scores=self.scores, kept=kept_BHST, scale=scale), *factors)
+        kept, factors = ([None, None], []) if draw is None else draw()
+        run = partial(attend, scores=self.scores, scale=1.0 if draw is None else find_scale(self.dropout))
+        if shared is None:
+            q, k, v = self.make_qkv(x_NC, measure(bias)[0])
+            return self.finish(x_NC, run(q, k, v, bias, kept=kept[0]), *factors)
+        qkv_NC = self.qkv(self.attention_norm(x_NC))
+        voices, batch = measure(shared.bias)[0], measure(bias)[0]
+        heard = voices * shared.places
+        heard_NC, own_NC = tf.split(qkv_NC, [heard, measure(qkv_NC)[0] - heard])
+        q_UHPD, k_UHPD, v_UHPD = split_heads(heard_NC, [-1, voices], 3, self.heads)
+        q, k, v = split_heads(own_NC, [-1, batch], 3, self.heads)
+        k, v = (tf.concat([shared.hand_out(first), own], 2) for first, own in ((k_UHPD, k), (v_UHPD, v)))
+        attended = run(q_UHPD, k_UHPD, v_UHPD, shared.bias, kept=kept[1]), run(q, k, v, bias, kept=kept[0])
+        return self.finish(x_NC, tf.concat(attended, 0), *factors)
 
     def make_qkv(self, x_NC: tf.Tensor, batch: Any) -> list[tf.Tensor]:
         """Query, key and value of every position, (B, H, S, D) each."""
@@ -248,19 +279,34 @@ class GPT(Part):
         )
 
     def compute_logits(
-        self, prompt_BPC: tf.Tensor, text: Framed, audio: Framed, dropout_key: tf.Tensor | None = None
+        self,
+        prompt_BPC: tf.Tensor,
+        text: Framed,
+        audio: Framed,
+        dropout_key: tf.Tensor | None = None,
+        voices_B: tf.Tensor | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Logits of text (B, T + 2, V) and audio (B, M + 5, V) positions, with padding hidden."""
-        lengths = [measure(part)[1] for part in (prompt_BPC, text.inputs_BL, audio.inputs_BL)]
-        shown_BP = tf.ones(measure(prompt_BPC)[:2], tf.bool)
+        """Logits of text (B, T + 2, V) and audio (B, M + 5, V) positions, with padding hidden.
+
+        Args:
+            voices_B: which of the prompts, (U, P, C) then, each row hears, where rows share them. What dropout takes from a prompt is
+                taken from all that hear it.
+        """
+        places, tokens, codes = (measure(part)[1] for part in (prompt_BPC, text.inputs_BL, audio.inputs_BL))
+        shown_BP = tf.ones([measure(text.inputs_BL)[0], places], tf.bool)
         visible_BS = tf.concat([shown_BP, text.visible_BL, audio.visible_BL], 1)
-        x_BSC = tf.concat([self.embed_prefix(prompt_BPC, text.inputs_BL), self.embed_audio(audio.inputs_BL)], 1)
-        filling = self._count_filling(sum(lengths))
+        heard: tuple[tf.Tensor, ...] = ()
+        if voices_B is None:
+            before_BLC = self.embed_prefix(prompt_BPC, text.inputs_BL)
+        else:
+            before_BLC, heard = self._embed_text(text.inputs_BL), (prompt_BPC, voices_B)
+        x_BSC = tf.concat([before_BLC, self.embed_audio(audio.inputs_BL)], 1)
+        filling = self._count_filling(places + tokens + codes)
         if filling:
             x_BSC = tf.pad(x_BSC, [[0, 0], [0, filling], [0, 0]])
             visible_BS = tf.pad(visible_BS, [[0, 0], [0, filling]])
-        hidden_BSC = self.run_blocks(x_BSC, visible_BS, dropout_key)
-        _, text_BLC, audio_BLC, _ = tf.split(hidden_BSC, [*lengths, filling], 1)
+        hidden_BSC = self.run_blocks(x_BSC, visible_BS, dropout_key, *heard)
+        _, text_BLC, audio_BLC, _ = tf.split(hidden_BSC, [0 if heard else places, tokens, codes, filling], 1)
         return self.text_head(text_BLC), self.audio_head(audio_BLC)
 
     def _count_filling(self, length: Any) -> int:
@@ -301,9 +347,11 @@ class GPT(Part):
     def embed_prefix(self, prompt_BPC: tf.Tensor, text_BL: tf.Tensor) -> tf.Tensor:
         """The prompt, which has no positions, followed by the embedded text."""
         check_length("A prompt", measure(prompt_BPC)[1], self.size.max_prompt_tokens, "vectors")
-        text_BLC = self._embed(self.text_embedding, text_BL)
-        text_BLC += read(self.text_positions, self.compute_dtype)[: measure(text_BL)[1]]
-        return tf.concat([tf.cast(prompt_BPC, self.compute_dtype), text_BLC], 1)
+        return tf.concat([tf.cast(prompt_BPC, self.compute_dtype), self._embed_text(text_BL)], 1)
+
+    def _embed_text(self, text_BL: tf.Tensor) -> tf.Tensor:
+        positions_LC = read(self.text_positions, self.compute_dtype)[: measure(text_BL)[1]]
+        return self._embed(self.text_embedding, text_BL) + positions_LC
 
     def embed_audio(self, audio_BL: tf.Tensor) -> tf.Tensor:
         """Embedded audio tokens; the first has position 0."""
@@ -319,20 +367,40 @@ class GPT(Part):
     def _embed(self, table: Any, ids_BL: tf.Tensor) -> tf.Tensor:
         return tf.cast(look_up(tf.convert_to_tensor(table.value), ids_BL), self.compute_dtype)
 
-    def run_blocks(self, x_BSC: tf.Tensor, visible_BS: tf.Tensor, dropout_key: tf.Tensor | None = None) -> tf.Tensor:
-        """All blocks and closing norms over a sequence whose positions see themselves and earlier visible ones."""
-        bias = make_causal_bias(visible_BS)
+    def run_blocks(
+        self,
+        x_BSC: tf.Tensor,
+        visible_BS: tf.Tensor,
+        dropout_key: tf.Tensor | None = None,
+        prompt_UPC: tf.Tensor | None = None,
+        voices_B: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """All blocks and closing norms over a sequence whose positions see themselves and earlier visible ones.
+
+        Args:
+            prompt_UPC: what comes first in the sequence, where rows share it, and `x_BSC` only what follows.
+            voices_B: which of the prompts each row hears.
+        """
+        bias, shared = make_causal_bias(visible_BS), None
         batch, length, width = measure(x_BSC)
         x_NC = tf.reshape(swap_rows(x_BSC), [length * batch, width])
+        biases = [bias]
+        if prompt_UPC is not None:
+            shared = Shared(voices_B, make_causal_bias(tf.ones(measure(prompt_UPC)[:2], tf.bool)))
+            biases = [bias[:, :, shared.places :], shared.bias]
+            heard_UPC = tf.cast(prompt_UPC, self.compute_dtype)
+            x_NC = tf.concat([tf.reshape(swap_rows(heard_UPC), [-1, width]), x_NC], 0)
         draws: list[DrawMasks] | list[None] = [None] * len(self.blocks)
         if dropout_key is not None and self.dropout:
-            sizes = batch, self.size.heads, len(self.blocks)
-            factors_NC, draws = plan_masks(
-                x_NC, sizes, self.dropout, dropout_key, at_once=not (self.scores or self.checkpointing)
-            )
+            scores = [[each.shape[0], self.size.heads, *each.shape[2:]] for each in biases]
+            at_once = not (self.scores or self.checkpointing)
+            factors_NC, draws = plan_masks(x_NC, scores, len(draws), self.dropout, dropout_key, at_once=at_once)
             x_NC *= factors_NC
+        options = {"joins": self.joins, "again": self.checkpointing, "bias": biases[0], "shared": shared}
         for block, draw in zip(self.blocks, draws, strict=True):
-            x_NC = run_part(block, x_NC, joins=self.joins, again=self.checkpointing, bias=bias, draw=draw)
+            x_NC = run_part(block, x_NC, draw=draw, **options)
+        if shared is not None:
+            x_NC = x_NC[-length * batch :]
         return swap_rows(tf.reshape(self.finish(x_NC), [length, batch, width]))
 
     def finish(self, hidden_NC: tf.Tensor) -> tf.Tensor:

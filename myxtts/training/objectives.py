@@ -153,7 +153,8 @@ class GPTObjective(Objective):
                 weights_B=batch["weights_B"],
             )
         )
-        return text, audio, gpt.compute_logits(make_prompts(gpt, batch), text, audio, key)
+        prompts = gpt.make_prompt(batch["mel_BFM"])
+        return text, audio, gpt.compute_logits(prompts, text, audio, key, batch.get("voices_B"))
 
     def name_results(self, sums: Mapping[str, float], phase: str) -> dict[str, float]:
         text = _divide(sums["text_total"], sums["text_count"])
