@@ -7,7 +7,7 @@ epoch can be short; its missing rows are empty and count nothing."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -241,11 +241,20 @@ def plan_shared_buckets(parts: Sequence[ClipLengths], *, batch_size: int, layers
     most = FEW_BUCKETS if layers >= MANY_LAYERS else MAX_BUCKETS
     samples_N, tokens_N = (np.concatenate(lengths) for lengths in zip(*parts, strict=True))
     buckets = plan_buckets(samples_N, tokens_N, batch_size=min(batch_size, len(parts[0][0])), most=most).buckets
+    buckets = _even_out(assign_buckets(buckets, *parts[0]))
     plans = [assign_buckets(buckets, *part) for part in parts]
     # Enough clips for a batch may be too few in each part. They all move on then, so their bucket is no shape at all.
     is_used = np.any([plan.batches_of_bucket for plan in plans], axis=0)
     used = [bucket for bucket, is_kept in zip(buckets, is_used, strict=True) if is_kept]
     return [assign_buckets(used, *part) for part in parts]
+
+
+def _even_out(plan: BucketPlan) -> tuple[Bucket, ...]:
+    """The buckets of a plan; the last that has batches gets no more rows than its clips fill, shared out among as many batches."""
+    last = int(np.flatnonzero(plan.batches_of_bucket)[-1])
+    before = sum(plan.batches_of_bucket[number] * plan.buckets[number].rows for number in range(last))
+    rows = -(-(len(plan.bucket_of_clip) - before) // plan.batches_of_bucket[last])
+    return (*plan.buckets[:last], replace(plan.buckets[last], rows=rows), *plan.buckets[last + 1 :])
 
 
 def _sum_padded(buckets: Sequence[Bucket], batches: Sequence[int]) -> tuple[int, int]:

@@ -116,6 +116,15 @@ def test_every_clip_of_a_part_fits_its_bucket_and_is_batched(lengths, batch_size
         assert rows - len(part_samples) < shapes[np.flatnonzero(plan.batches_of_bucket)[-1], 0]
 
 
+def test_the_last_batches_share_their_clips_out_instead_of_filling_up_with_empty_rows():
+    samples = np.array([30_000] * 32 + [60_000] * 9 + [61_000] * 14)
+    tokens, validation = np.full(len(samples), 9), (np.array([61_000] * 3), np.array([9] * 3))
+    for plan, clips in zip(plan_shared_buckets([(samples, tokens), validation], batch_size=16), (55, 3), strict=True):
+        rows = sum(count * bucket.rows for count, bucket in zip(plan.batches_of_bucket, plan.buckets, strict=True))
+        assert plan.buckets[-1].rows == 8, "three batches of at most 9 for 23 clips"
+        assert rows - clips < (2 if clips == 55 else 8)
+
+
 def test_a_few_short_clips_are_not_padded_to_the_longest_shape():
     samples, tokens = make_ljspeech_lengths(1_000)
     buckets = plan_buckets(samples, tokens, batch_size=8).buckets
