@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from myxtts.models.attention import make_dropout_key
-from myxtts.models.gpt import GPT
+from myxtts.models.gpt import GPT, measure_losses
 from myxtts.models.losses import GPTLosses, TokenLoss
 from myxtts.tuning.profiling import count_launches
 from tests.models.small import SIZE, build_small_gpt, differentiate, make_batch
@@ -30,6 +30,34 @@ def test_recomputed_activations_give_the_same_gradients_under_dropout(kept):
     np.testing.assert_array_equal(loss, kept[0])
     for ours, expected in zip(gradients, kept[1], strict=True):
         np.testing.assert_allclose(ours, expected, atol=1e-7, rtol=1e-6)
+
+
+def differentiate_shared(**options):
+    """Gradients under dropout of three rows that share two prompts, and how many rows the products of blocks have."""
+    gpt, batch = build_small_gpt(dropout=0.1, **options), make_batch()
+    text, audio = gpt.frame(batch)
+
+    def run(key):
+        with tf.GradientTape() as tape:
+            prompts = gpt.make_prompt(batch.mel_BFM[:2])
+            logits = gpt.compute_logits(prompts, text, audio, key, tf.constant([1, 0, 1], tf.int64))
+            loss = measure_losses(logits, text, audio).weigh()
+        return tape.gradient(loss, [variable.value for variable in gpt.trainable_variables])
+
+    compiled = tf.function(run, autograph=False).get_concrete_function(make_dropout_key(1, 5))
+    products = [each.outputs[0].shape for each in compiled.graph.get_operations() if each.type == "MatMul"]
+    return compiled(make_dropout_key(1, 5)), {rows for rows, width in products if width == 4 * SIZE.width}
+
+
+@pytest.mark.parametrize(
+    "way", [{"checkpointing": True}, {"scores": 1}, {"joins": True}, {"fused_norms": True}], ids=str
+)
+def test_a_shared_prompt_is_computed_once_and_alike_in_every_way(way):
+    (expected, rows), (ours, _) = differentiate_shared(), differentiate_shared(**way)
+    assert 2 * 32 + 3 * (10 + 18) in rows, "two prompts, and three rows of 10 places of text and 18 of codes"
+    assert 3 * (32 + 10 + 18) not in rows
+    for own, other in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(own, other, atol=2e-6, rtol=1e-5)
 
 
 def count_executed(function, operation):
