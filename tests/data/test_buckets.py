@@ -117,12 +117,16 @@ def test_every_clip_of_a_part_fits_its_bucket_and_is_batched(lengths, batch_size
 
 
 def test_the_last_batches_share_their_clips_out_instead_of_filling_up_with_empty_rows():
-    samples = np.array([30_000] * 32 + [60_000] * 9 + [61_000] * 14)
-    tokens, validation = np.full(len(samples), 9), (np.array([61_000] * 3), np.array([9] * 3))
-    for plan, clips in zip(plan_shared_buckets([(samples, tokens), validation], batch_size=16), (55, 3), strict=True):
-        rows = sum(count * bucket.rows for count, bucket in zip(plan.batches_of_bucket, plan.buckets, strict=True))
-        assert plan.buckets[-1].rows == 8, "three batches of at most 9 for 23 clips"
-        assert rows - clips < (2 if clips == 55 else 8)
+    samples, validation = np.array([50_000] * 32 + [70_000] * 19), np.array([70_000] * 3)
+    parts = [(each, np.full(len(each), 9)) for each in (samples, validation)]
+    alone = plan_buckets(*parts[0], batch_size=16)
+    assert [(bucket.rows, count) for bucket, count in zip(alone.buckets, alone.batches_of_bucket, strict=True)] == [
+        (16, 2),
+        (11, 2),
+    ]
+    plan, other = plan_shared_buckets(parts, batch_size=16)
+    assert [bucket.rows for bucket in plan.buckets] == [16, 10], "19 clips in two batches"
+    assert (plan.batches_of_bucket, other.batches_of_bucket) == ((2, 2), (0, 1))
 
 
 def test_a_few_short_clips_are_not_padded_to_the_longest_shape():
