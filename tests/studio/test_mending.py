@@ -85,14 +85,15 @@ def test_a_late_answer_changes_neither_what_is_chosen_nor_what_is_typed(mending,
 
 def test_changes_of_one_clip_are_made_in_their_order(mending, gate):
     tab, folder = mending
+    # Of answers: what the page shows after one of them it shows after another, too.
+    answers = f"performance.getEntriesByName(new URL({CURRENT}.dataset.url, location).href).length"
     for key in "xax":
         press(tab, key)
     gate.set()
-    tab.wait_for(
-        "document.querySelector('.clip').matches('.dropped') && document.querySelector('[data-do=drop]').ariaPressed === 'true'"
-    )
+    tab.wait_for(f"{answers} === 3 && document.querySelector('.clip').matches('.dropped')")
+    assert tab.evaluate("document.querySelector('[data-do=drop]').ariaPressed") == "true"
     press(tab, "a")
-    tab.wait_for("!document.querySelector('.clip').matches('.dropped')")
+    tab.wait_for(f"{answers} === 4 && !document.querySelector('.clip').matches('.dropped')")
     assert read_book(folder).clips[0].kept
 
 
