@@ -1,6 +1,6 @@
 """The small layers the parts are made of. Variables exist from construction on and start at zero or one.
 
-Shape suffixes: B batch, T time, C channels, I inputs, O outputs, K kernel; N any leading axes.
+Shape suffixes: B batch, T time, C channels, I inputs, O outputs, K kernel, R rank of a pair; N any leading axes.
 Variables are float32, also under a mixed policy; under a plain 16-bit dtype all but those of norms have 16 bits. A
 layer computes in the dtype of its input, norms always in float32."""
 
@@ -120,8 +120,9 @@ class Dense(Part):
         flat_NI = tf.reshape(x_NI, [-1, kernel_IO.shape[0]])
         flat = tf.matmul(flat_NI, kernel_IO)
         if self.down is not None:
-            thin = tf.matmul(flat_NI, read(self.down, x_NI.dtype)) * self.factor
-            flat += tf.matmul(thin, read(self.up, x_NI.dtype))
+            # As columns: of two products that share an operand, XLA makes one, and copies the kernel into it in each step.
+            thin_RN = tf.matmul(read(self.down, x_NI.dtype), flat_NI, transpose_a=True, transpose_b=True) * self.factor
+            flat += tf.matmul(thin_RN, read(self.up, x_NI.dtype), transpose_a=True)
         if self.bias is not None:
             bias = read(self.bias, x_NI.dtype)
             flat = tf.nn.bias_add(flat, bias) if bias.shape.rank == 1 else flat + bias
