@@ -123,8 +123,9 @@ def print_memory(chosen: argparse.Namespace) -> None:
             bill = {item.name: item.size_bytes for item in items}
             # Of two, one is what others are added to.
             carried = bill["gradients"] // 2 if case.accumulates else 0
-            # Where weights are read as narrowed, those of 32 bits are no arguments, and there all the same.
-            arguments = max(found["argument"], bill["weights"] + carried)
+            # Where weights are read as narrowed, those of 32 bits are no arguments, and there all the same. With checkpointing they are
+            # narrowed inside the step.
+            arguments = max(found["argument"], 0 if case.checkpointing else bill["weights"] + carried)
             needed = found["temp"] + arguments + found["output"] + bill["optimizer"]
             billed = sum(bill.values()) - bill["slots"]
             print(f"| {name} | {billed / 1e6:,.0f} MB | {needed / 1e6:,.0f} MB | {billed / needed:.2f} |", flush=True)

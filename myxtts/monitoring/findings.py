@@ -191,7 +191,7 @@ def _advise_cache(settings: Settings) -> str | None:
     return "--cache auto" if settings.find("data.cache") == "off" else None
 
 
-def advise_fewer_launches(settings: Settings) -> tuple[str, ...]:
+def advise_fewer_launches(settings: Settings, *, is_compiled: bool) -> tuple[str, ...]:
     """What lets a card compute more with every kernel that it starts, each a sentence; the first is worth trying first."""
     compiled = "XLA would start fewer kernels; `myxtts diagnose` says why this TensorFlow cannot compile for the card."
     if settings.find("data.pad_to_fixed_length") is False:
@@ -202,7 +202,7 @@ def advise_fewer_launches(settings: Settings) -> tuple[str, ...]:
     where = f"with as many clips per update: {larger}"
     if larger is None:
         where = f"where memory allows: --batch-size{'' if batch_size is None else f' {batch_size * 2}'}"
-    return compiled, f"A larger batch computes more with every kernel, {where}"
+    return (() if is_compiled else (compiled,)) + (f"A larger batch computes more with every kernel, {where}",)
 
 
 def _advise_larger_batch(settings: Settings) -> str | None:

@@ -79,13 +79,13 @@ class BatchTimes(NamedTuple):
 
 
 class Launches(NamedTuple):
-    """Kernels that the step would launch without XLA."""
+    """Kernels that the step launches; on a processor, that it would."""
 
     gradients: int
     """Of one batch."""
     update: int
     is_compiled: bool
-    """Whether XLA has compiled the step, which launches far fewer."""
+    """Whether by XLA, which launches far fewer."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class Profile:
 
     @property
     def launch_s(self) -> float | None:
-        """What the launches of a batch would take a GPU without XLA; None where they were not counted."""
+        """What the launches of a batch take a GPU, or would; None where they were not counted."""
         if self.launches is None:
             return None
         return LAUNCH_S * (self.launches.gradients + self.launches.update / self.run.accumulation)
@@ -351,8 +351,7 @@ def _list_broken(profile: Profile, settings: Settings) -> Iterator[BrokenRule]:
 def _judge_launches(profile: Profile, settings: Settings) -> Iterator[BrokenRule]:
     """The rule that a step of many small kernels breaks: the card is busy starting them."""
     launches, launch_s = profile.launches, profile.launch_s
-    # Of a step by XLA the launches are not known, and a processor has none.
-    if launches is None or launch_s is None or launches.is_compiled or not profile.run.is_on_gpu:
+    if launches is None or launch_s is None or not profile.run.is_on_gpu:
         return
     share = min(1.0, launch_s / profile.cached_mean_s)
     if share > LAUNCH_BOUND:
@@ -361,5 +360,5 @@ def _judge_launches(profile: Profile, settings: Settings) -> Iterator[BrokenRule
             f"each they fill {format_share(share)} of the {format_step_time(profile.cached_mean_s)} that it takes without its pipeline "
             f"(rule: at most {LAUNCH_BOUND:.0%})"
         )
-        advice = advise_fewer_launches(settings)
+        advice = advise_fewer_launches(settings, is_compiled=launches.is_compiled)
         yield BrokenRule("LAUNCH-BOUND TRAINING", evidence, advice, StepPart.TRAIN, share * profile.training_share)

@@ -273,9 +273,7 @@ def describe_launches(profile: Profile) -> str:
     """How many kernels the step starts, and what that would take a GPU."""
     assert profile.launches is not None
     gradients, update, is_compiled = profile.launches
-    counted = f"{gradients:,} kernels for gradients and {update:,} for an update"
-    if is_compiled:
-        return f"XLA has compiled the step; without it {counted} would be launched"
+    counted = f"{'by XLA ' if is_compiled else ''}{gradients:,} kernels for gradients and {update:,} for an update"
     cost = f"at about {LAUNCH_S * 1e6:.0f} us each {format_step_time(profile.launch_s)} of a batch's time"
     if profile.run.is_on_gpu:
         return f"{counted}, {cost}"

@@ -5,9 +5,11 @@ its time is its own and not that of whoever asks for a number later: what it is 
 
 from __future__ import annotations
 
+import logging
+import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -16,6 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
+from tensorflow.python.eager.polymorphic_function import compiler_ir
 from tensorflow.python.grappler import tf_optimizer
 from tensorflow.python.training.saver import export_meta_graph
 
@@ -45,6 +48,8 @@ from myxtts.training.starting_point import (
 )
 from myxtts.training.step import UpdateMaker, split_rows
 from myxtts.utils.commons import get_device_context
+
+_log = logging.getLogger(__name__)
 
 NEVER = 10**6
 """Steps; no measurement comes so far."""
@@ -147,13 +152,17 @@ class MeasuredTraining:
         self._last = self._updates.add(batch.tensors, batch.info.facts)
         return self.step.count_traces() != traces
 
-    def count_launches(self) -> Launches:
-        """Kernels of the step that was traced last, as they would be without XLA."""
+    def count_launches(self) -> Launches | None:
+        """Kernels of the step that was traced last. What XLA has compiled is compiled once more to be counted; None where that fails."""
         traced = self.step.traced
         gradients = traced.get("_add_gradients") or traced["_compute_gradients"]
         # Where more batches make an update than were measured, there was none.
         functions = (gradients, traced.get("_apply_gradients"))
-        counts = [0 if each is None else count_launches(each).total() for each in functions]
+        try:
+            counts = [0 if each is None else count_launches(each).total() for each in functions]
+        except tf.errors.OpError as error:
+            _log.warning("Launches are not counted: %s", str(error).partition("\n")[0])
+            return None
         return Launches(counts[0], counts[1], is_compiled=self.step.xla_functions > 0)
 
     def settle(self) -> None:
@@ -312,12 +321,19 @@ FREE = {
 """Names, shapes, constants and calls: nothing that a GPU would be asked for."""
 ON_HOST = {"StridedSlice", "Pack", "Range", "ConcatV2", "Prod", "Mul", "AddV2", "Sub"}
 """Of int32, which TensorFlow keeps in host memory."""
+NOTHING = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"}
+"""What XLA writes down and does not launch."""
+HOLDERS = {"call", "while", "conditional"}
+"""What launches nothing but what it holds."""
 
 
 def count_launches(traced: Any) -> Counter[str]:
-    """What one call of a concrete function launches, by kind, after TensorFlow has optimised its graph. A loop's body counts once,
-    and of a condition both branches."""
-    # What was asked to be compiled is no different here: the graph is that of every operation by itself.
+    """What one call of a concrete function launches, by kind, after TensorFlow has optimised its graph, or after XLA has compiled it. A
+    loop's body counts once, and of a condition both branches. What XLA compiles of a function that is not compiled counts as one."""
+    if traced.function_def.attr["_XlaMustCompile"].b:
+        free = len(traced.inputs) - len(traced.captured_inputs)
+        specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in traced.inputs[:free]]
+        return count_compiled(compiler_ir.from_concrete_function(traced, specs)(stage="optimized_hlo"))
     meta = export_meta_graph(graph=traced.graph, graph_def=traced.graph.as_graph_def(add_shapes=True))
     # Whatever is not needed for these is pruned; an update that gives nothing back is kept by its side effect.
     kept = [*(tensor.name for tensor in traced.outputs), *(each.name for each in traced.graph.control_outputs)]
@@ -325,7 +341,30 @@ def count_launches(traced: Any) -> Counter[str]:
     settings = ConfigProto()
     settings.graph_options.rewrite_options.min_graph_nodes = -1
     graph = tf_optimizer.OptimizeGraph(settings, meta)
-    bodies = [graph.node, *(function.node_def for function in graph.library.function)]
-    nodes = [node for body in bodies for node in body if node.op not in FREE]
+    plain = [each for each in graph.library.function if not each.attr["_XlaMustCompile"].b]
+    nodes = [node for body in (graph.node, *(each.node_def for each in plain)) for node in body if node.op not in FREE]
     int32 = tf.int32.as_datatype_enum
-    return Counter(node.op for node in nodes if node.op not in ON_HOST or node.attr["T"].type != int32)
+    kinds = Counter(node.op for node in nodes if node.op not in ON_HOST or node.attr["T"].type != int32)
+    return kinds + Counter({"XLA": len(graph.library.function) - len(plain)})
+
+
+def count_compiled(text: str) -> Counter[str]:
+    """What XLA launches, by kind, of what it has compiled and written down (optimised HLO)."""
+    bodies: dict[str, list[tuple[str, str]]] = {}
+    body = entry = ""
+    for line in text.splitlines():
+        if opened := re.match(r"(ENTRY )?%([\w.-]+) \(.*\{$", line):
+            body = opened[2]
+            bodies[body], entry = [], body if opened[1] else entry
+        elif body and (found := re.search(r" = .*? ([a-z][a-z0-9-]*)\(.*?\)(.*)", line)):
+            bodies[body].append((found[1], found[2]))
+
+    def walk(body: str) -> Iterator[str]:
+        for kind, attributes in bodies[body]:
+            if kind in HOLDERS:
+                for held in re.findall(r"%([\w.-]+)", attributes):
+                    yield from walk(held)
+            elif kind not in NOTHING:
+                yield kind
+
+    return Counter(walk(entry))

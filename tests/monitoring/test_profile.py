@@ -163,7 +163,10 @@ def test_a_step_that_small_kernels_fill_is_launch_bound_and_told_what_to_do():
     ("changes", "said"),
     [
         ({"train": 24.1}, "2,000 kernels for gradients and 400 for an update, at about 5 us"),
-        ({"is_compiled": True}, "XLA has compiled the step; without it 2,000 kernels"),
+        (
+            {"train": 24.1, "is_compiled": True},
+            "by XLA 2,000 kernels for gradients and 400 for an update, at about 5 us",
+        ),
         ({"device": "/CPU:0"}, "Here nothing is launched; on a GPU, at about 5 us each 12 ms of a batch's time"),
     ],
     ids=["a longer step", "compiled", "a processor"],
@@ -179,15 +182,22 @@ def test_launches_are_told_where_they_are_no_finding(changes, said):
 
 
 @pytest.mark.parametrize(
-    ("data", "accumulation", "first", "last"),
+    ("data", "accumulation", "is_compiled", "first", "last"),
     [
-        ({"pad_to_fixed_length": False}, 1, "--enable-static-shapes", "--batch-size"),
-        ({"enable_xla": "auto", "batch_size": 4}, 2, "`myxtts diagnose` says why", "--batch-size 8 --grad-accum 1"),
+        ({"pad_to_fixed_length": False}, 1, False, "--enable-static-shapes", "--batch-size"),
+        (
+            {"enable_xla": "auto", "batch_size": 4},
+            2,
+            False,
+            "`myxtts diagnose` says why",
+            "--batch-size 8 --grad-accum 1",
+        ),
+        ({"enable_xla": "auto", "batch_size": 4}, 1, True, "A larger batch", "--batch-size 8"),
     ],
 )
-def test_fewer_launches_are_to_be_had_by_what_is_left_to_try(data, accumulation, first, last):
+def test_fewer_launches_are_to_be_had_by_what_is_left_to_try(data, accumulation, is_compiled, first, last):
     settings = Settings({"data": data, "training": {"gradient_accumulation_steps": accumulation}})
-    (rule,) = make_launching(settings=settings)[1].rules
+    (rule,) = make_launching(settings=settings, is_compiled=is_compiled)[1].rules
     assert first in rule.advice[0]
     assert rule.advice[-1].endswith(last)
 

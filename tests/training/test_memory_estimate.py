@@ -203,7 +203,7 @@ COMPILED = [
 
 @pytest.mark.parametrize(("size", "precision", "checkpointing", "rows", "tokens", "codes", "compiled_mb"), COMPILED)
 def test_the_bill_is_what_the_compiler_needs(size, precision, checkpointing, rows, tokens, codes, compiled_mb):
-    """docs/benchmarks/2026-11-18-gpu-proof.md: temporary memory, arguments, results and the optimizer's state."""
+    """docs/benchmarks/2026-11-19-gpu-proof.md: temporary memory, arguments, results and the optimizer's state."""
     model = {"size": size, "enable_gradient_checkpointing": checkpointing}
     data = {"mixed_precision": precision, "batch_size": rows, "prompt_seconds": 6.0, "prompt_from": "clip"}
     config = XTTSConfig(model=model, data=data)
