@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from myxtts.cluster.exchange import MEETING_S
 from myxtts.cluster.trainers import find_trainer
 from myxtts.config import XTTSConfig
+from myxtts.config.presets import BASE_VOICE
 from myxtts.data.run_data import RunData, collect_run_data
 from myxtts.devices import runtime
 from myxtts.devices.plan import DevicePlan
@@ -42,6 +43,7 @@ from myxtts.training.model import (
     check_variables,
     describe_model,
     measure_mel_norms,
+    warn_of_strange_voices,
 )
 from myxtts.training.peers import Peers, gather_peers, open_preparers
 from myxtts.training.run_folder import RunFolder, TrainerFolder, open_run, open_worker_folder
@@ -255,6 +257,9 @@ class XTTSTrainer:
         _log.info("%s.", describe_model(config, start, run.stage))
         if start is None and not run.is_resumed:
             _log.info("%s", FROM_NOTHING)
+        elif config.training.init_from == BASE_VOICE and config.training.codec is None and not run.is_resumed:
+            with get_device_context("/CPU:0"):
+                warn_of_strange_voices(data.train, codec, config.training.seed)
         result = self._train_stage(run, config, data, codec, start)
         return TrainingResult(result, run.resume_command, self._speak_at_end(run, data, result))
 

@@ -9,11 +9,16 @@ import tensorflow as tf
 
 from myxtts.checkpoints.model_directory import read_model_directory
 from myxtts.checkpoints.store import BASE_FOLDER, find_model_directory
+from myxtts.config import XTTSConfig
+from myxtts.data.run_data import collect_run_data
 from myxtts.errors import ModelFileError
 from myxtts.inference.speech import SpeechSettings
 from myxtts.inference.synthesizer import build_parts, load_synthesizer
 from myxtts.models.gpt import GPTBatch
 from myxtts.text.tokenizer import Tokenizer
+from myxtts.training.model import warn_of_strange_voices
+from myxtts.training.starting_point import read_codec
+from tests.support.tiny_run import MODEL_SETTINGS, make_corpus, run_tiny
 
 MOST_BYTES = 48_000_000
 
@@ -45,3 +50,13 @@ def test_its_logits_are_those_of_the_tree_that_trained_it():
     _, logits_BMV = gpt.compute_logits(gpt.make_prompt(tf.zeros([1, 172, 80])), *framed, None)
     known = json.loads((BASE_FOLDER / "config.json").read_text())["logits"]
     np.testing.assert_allclose(logits_BMV.numpy()[0, 5, :8], known, atol=2e-3)
+
+
+def test_a_run_says_at_its_start_that_the_codec_does_not_know_a_voice(tmp_path, caplog):
+    of_the_voice = dict.fromkeys((*MODEL_SETTINGS, "data.prompt_seconds"))
+    corpus = make_corpus(tmp_path / "corpus")
+    run = run_tiny(tmp_path / "run", "--train-data", corpus, "--init-from", "base", "--max-steps", "1", **of_the_voice)
+    assert "learnt few voices, and these are not among them: of 16 clips it loses" in run.text
+    known = collect_run_data(XTTSConfig(training={"checkpoint_dir": str(tmp_path)}), folder=tmp_path).train
+    warn_of_strange_voices(known, read_codec(BASE_FOLDER), seed=0)
+    assert caplog.text == ""
