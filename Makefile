@@ -39,8 +39,10 @@ train: $(RUN_STAMP) ## set up, train the voice that comes with the package on th
 	$(BIN)/python train_main.py $(TRAIN_FLAGS) $(REHEARSAL)
 
 TEXT ?= This is the voice that comes with the package.
+# As it was given: nothing in it means anything to make or to the shell.
+export SAID = $(value TEXT)
 speak: $(RUN_STAMP) ## set up and say TEXT="..." with the voice that comes with the package
-	@$(BIN)/myxtts synthesize --text "$(TEXT)"
+	@$(BIN)/myxtts synthesize --text "$$SAID"
 
 studio: $(STUDIO_STAMP) ## set up and open the studio, a page in the browser from recordings to a voice; others: FLAGS="--port 8040"
 	$(BIN)/myxtts studio --open $(FLAGS)

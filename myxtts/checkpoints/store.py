@@ -374,7 +374,8 @@ def require_model(path: Path) -> None:
         if path.exists():
             raise ModelFileError(
                 path,
-                "is the name of the voice that comes with MyXTTS, but there is a folder of that name here too. Give its whole path.",
+                "is the name of the voice that comes with MyXTTS, but there is a folder of that name here too. Give the whole path of "
+                f"what is meant; the voice is {BASE_FOLDER}.",
             )
         return
     if not path.is_dir():

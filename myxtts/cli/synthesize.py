@@ -317,6 +317,8 @@ def _report(written: Written, rate_hz: int, elapsed_s: float, arguments: argpars
             _tell(
                 f"Warning: doubtful, also in the best take: {'; '.join(piece.doubts)}: {piece.text!r}. Try more --retries."
             )
+        if piece.strange:
+            _tell(f"Warning: the model has no sound for {', '.join(piece.strange)}, which are in {piece.text!r}.")
         if piece.stopped:
             continue
         _tell(

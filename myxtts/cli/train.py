@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from myxtts.cli.output import check_cluster, check_corpora, check_models, tell
@@ -21,6 +22,7 @@ from myxtts.processes import die_with_parent, enter_private_network
 
 if TYPE_CHECKING:
     from myxtts.errors import RunStoppedError
+    from myxtts.training.listening import Spoken
     from myxtts.training.mode import PlannedRun
     from myxtts.training.trainer import XTTSTrainer
 
@@ -119,7 +121,6 @@ def _train(config: XTTSConfig, planned: PlannedRun, command: Sequence[str], *, i
     from myxtts.devices.plan import choose_xla
     from myxtts.errors import RunFinishedError, RunStoppedError, choose_exit_code
     from myxtts.monitoring.summary import format_summary
-    from myxtts.reports.pages import LISTENING_PAGE
     from myxtts.training.stopping import stops_politely
     from myxtts.utils.commons import setup_logging
 
@@ -135,6 +136,7 @@ def _train(config: XTTSConfig, planned: PlannedRun, command: Sequence[str], *, i
     except RunFinishedError as finished:
         # No failure: a job that is started again has nothing left to do.
         print(finished)
+        _tell_sound(finished.folder)
         return 0
     except RunStoppedError as stopped:
         return _report_stop(stopped, is_worker)
@@ -142,20 +144,39 @@ def _train(config: XTTSConfig, planned: PlannedRun, command: Sequence[str], *, i
     print(f"\n{format_summary(stage.summary)}\n")
     print(f"Run     {stage.folder}: {stage.ending.reason} ({stage.step} updates)")
     print(f"Report  {stage.report}")
-    print(f"Curves  tensorboard --logdir {shlex.quote(str(stage.board))}")
-    if result.spoken is not None:
-        spoken, path = result.spoken, shlex.quote(str(result.spoken.path))
-        player = next((name for name in PLAYERS if shutil.which(name)), None)
-        words = ["--checkpoint", str(stage.folder), "--reference", str(spoken.reference)]
-        print(f'Spoken  {spoken.path}: "{spoken.text}"\n        {spoken.how}')
-        print(f"Play    {player} {path}" if player else f"Play    {path}, in any player: none was found here")
-        print(f'Say     myxtts synthesize {shlex.join(words)} --text "..."')
-    if (stage.folder / LISTENING_PAGE).exists():
-        print(f"Listen  {stage.folder / LISTENING_PAGE}")
+    print(f"Curves  {spell_program('tensorboard')} --logdir {shlex.quote(str(stage.board))}")
+    _tell_sound(stage.folder, result.spoken)
     if result.is_finished:
         return 0
     print(f"Resume  {result.resume_command}")
     return choose_exit_code(stage.ending.signal, is_worker=is_worker)
+
+
+def spell_program(name: str) -> str:
+    """How a program is started that was installed with this one: in an environment that is not active, by its path."""
+    beside = Path(sys.executable).with_name(name)
+    if shutil.which(name) or not beside.exists():
+        return name
+    return shlex.quote(str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside))
+
+
+def _tell_sound(folder: Path, spoken: Spoken | None = None) -> None:
+    """Where a run's sound is, how to hear it here, and how to have something else said."""
+    from myxtts.reports.pages import LISTENING_PAGE
+    from myxtts.training.listening import SPOKEN_NAME
+
+    path = folder / SPOKEN_NAME
+    if spoken is not None:
+        print(f'Spoken  {path}: "{spoken.text}"\n        {spoken.how}')
+    if path.exists():
+        player = next((name for name in PLAYERS if shutil.which(name)), None)
+        quoted = shlex.quote(str(path))
+        print(f"Play    {player} {quoted}" if player else f"Play    {path}, in any player: none was found here")
+    if spoken is not None:
+        words = ["--checkpoint", str(folder), "--reference", str(spoken.reference), "--text", "Good morning."]
+        print(f"Say     {spell_program('myxtts')} synthesize {shlex.join(words)}")
+    if (folder / LISTENING_PAGE).exists():
+        print(f"Listen  {folder / LISTENING_PAGE}")
 
 
 def import_trainer() -> type[XTTSTrainer]:

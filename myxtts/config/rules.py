@@ -128,6 +128,11 @@ def _check_data(config: XTTSConfig) -> Iterator[Problem]:
             f"must be at most {longest_s:.1f}, since model.max_audio_tokens is {model.max_audio_tokens}, "
             f"but is {data.max_clip_seconds}.",
         )
+    if config.training.stage == "codec" and config.training.init_from is not None:
+        yield (
+            "training.init_from",
+            f"is {config.training.init_from}, but training.stage is codec: a codec is trained from nothing. Leave out --init-from.",
+        )
     if config.training.blank_prompt and data.prompt_from != "clip":
         yield (
             "training.blank_prompt",

@@ -373,7 +373,7 @@ def format_config(config: XTTSConfig) -> str:
 def _list_decided(config: XTTSConfig) -> dict[str, str]:
     """The settings that a model, a codec or a vocabulary decides unless they are given -> which."""
     training, by = config.training, {"model.text_tokens": "of the vocabulary"}
-    if training.stage == "decoder" or (training.init_from is not None and training.stage != "codec"):
+    if training.stage == "decoder" or training.init_from is not None:
         of_model = f"of {training.init_from or training.checkpoint_dir}"
         lengths = ("data.prompt_seconds", "data.max_clip_seconds") if training.stage == "decoder" else ()
         by |= dict.fromkeys(("model.size", *(f"model.{name}" for name in SHAPE_NAMES), *lengths), of_model)

@@ -46,6 +46,8 @@ class SpokenPiece:
     """What speaks against the best take, where it was looked at, in words."""
     words: tuple[TimedWord, ...] = ()
     """When each word is said, from the beginning of the piece, where that was asked for."""
+    strange: tuple[str, ...] = ()
+    """Its letters and digits that the vocabulary lacks."""
 
 
 @dataclass(frozen=True)
@@ -211,6 +213,8 @@ class Piece:
     before_s: float = 0.0
     after_s: float = 0.0
     """Silence around it; that between two pieces stands before the second."""
+    strange: tuple[str, ...] = ()
+    """Its letters and digits that the vocabulary lacks: one sign stands for all of them, and the model has no sound for it."""
 
 
 @dataclass(frozen=True)
@@ -286,9 +290,16 @@ def _split_to_fit(
     for part in split_sentences(text, language, characters, join=limits.joins_sentences):
         if not any(character.isalnum() for character in part):
             continue
-        ids = tuple(tokenizer.encode(lexicon.apply(part, language), language))
+        cleaned = tokenizer.clean(lexicon.apply(part, language), language)
+        ids = tuple(tokenizer.encode_cleaned(cleaned, language))
+        strange = tuple(filter(str.isalnum, tokenizer.find_unknown_characters(cleaned)))
+        if strange and all(character in strange for character in cleaned if character.isalnum()):
+            raise SpeechRequestError(
+                f"A text must have letters that the model knows, but of {part!r} it knows none. It speaks "
+                f"{', '.join(tokenizer.languages)}: give a text in its language, or a model that was trained on this one."
+            )
         if len(ids) <= limits.tokens:
-            pieces.append(Piece(part, ids))
+            pieces.append(Piece(part, ids, strange=strange))
         elif characters > 1:
             # Numbers grow when they are written out, and some scripts take several tokens for a character.
             shorter = min(characters, len(part)) // 2

@@ -345,9 +345,10 @@ class Synthesizer:
                 if state.is_last:
                     seconds, doubts = count / self.rate_hz, state.following.doubts if state.following else ()
                     words = self._follower.time_words(piece.text, row, state, settings.speed) if timed else ()
-                    yield SpeechChunk(
-                        samples, SpokenPiece(piece.text, len(state.codes_M), state.stopped, seconds, doubts, words)
+                    report = SpokenPiece(
+                        piece.text, len(state.codes_M), state.stopped, seconds, doubts, words, piece.strange
                     )
+                    yield SpeechChunk(samples, report)
                 elif len(samples):
                     yield SpeechChunk(samples)
             yield from self._be_silent(piece.after_s)

@@ -195,18 +195,25 @@ def note_clip(folder: Path, text: str, recording: Path) -> None:
     _write(folder / SAMPLES_FOLDER / CLIP_NAME, json.dumps({"text": text, "recording": str(recording)}))
 
 
-def write_listening_page(folder: Path, page_path: Path) -> int:
+def write_listening_page(folder: Path, page_path: Path, spoken: tuple[Path, str] | None = None) -> int:
     """Writes what each validation of a run said, with the loss it had and the recording itself: checkpoints by ear.
 
     Returns how many sounds are on the page; where there are none, there is no page.
+
+    Args:
+        spoken: what the run says at its end, and its text.
     """
     stages = [stage for place in (folder, folder / CODEC_FOLDER) if (stage := _collect_stage(place)) is not None]
-    if stages:
+    heard = None if spoken is None else {"sound": _try_embedding(spoken[0], "at the end"), "text": spoken[1]}
+    if stages or heard:
         own = folder.resolve()
         name = f"{own.parent.name}/{own.name}" if own.name == CODEC_FOLDER else own.name
         title = f"{name}: checkpoints by ear"
-        _write(page_path, render_page("listening.html", title=title, stages=stages, samples_folder=SAMPLES_FOLDER))
-    return sum(1 + (sound["free_file"] is not None) for stage in stages for sound in stage["sounds"])
+        facts = {"stages": stages, "spoken": heard, "samples_folder": SAMPLES_FOLDER}
+        _write(page_path, render_page("listening.html", title=title, **facts))
+    return (heard is not None) + sum(
+        1 + (sound["free_file"] is not None) for stage in stages for sound in stage["sounds"]
+    )
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from myxtts.models.dvae import DVAE
 from myxtts.models.gpt import GPT
 from myxtts.models.sizes import SAMPLES_PER_FRAME, SPEECH_RATE_HZ, count_frames
 from myxtts.monitoring.tensorboard import TensorBoardWriter
-from myxtts.reports.pages import SAMPLES_FOLDER, name_sample
+from myxtts.reports.pages import LISTENING_PAGE, SAMPLES_FOLDER, name_sample, write_listening_page
 from myxtts.training.objectives import DecoderObjective, GPTObjective, Tensors, make_prompts
 from myxtts.training.step import take_rows
 from myxtts.units import FRAMES_PER_CODE, SAMPLE_RATE_HZ, SAMPLES_PER_CODE
@@ -173,8 +173,8 @@ class Spoken(NamedTuple):
 
 
 def speak_at_end(folder: Path, corpus: Corpus, *, could_speak: bool) -> Spoken | None:
-    """Lets a run's best checkpoint say the first text it was trained on, or, where it `could_speak` before, what it never heard.
-    None, with a warning, where it cannot.
+    """Lets a run's best checkpoint say the first text it was trained on, or, where it `could_speak` before, what it never heard, and
+    puts that on its page. None, with a warning, where it cannot.
 
     On the host: the device may be full of what has just been trained.
     """
@@ -187,6 +187,7 @@ def speak_at_end(folder: Path, corpus: Corpus, *, could_speak: bool) -> Spoken |
             synthesizer = load_synthesizer(folder, verify_checksums=False, engine="float32")
             speech = synthesizer.speak(text, synthesizer.clone_voice([reference]), language)
         soundfile.write(path, np.clip(speech.samples, -1, 1), synthesizer.rate_hz, subtype="PCM_16")
+        write_listening_page(folder, folder / LISTENING_PAGE, (path, text))
     except (MyXTTSError, OSError, MemoryError, soundfile.LibsndfileError, tf.errors.OpError) as error:
         # The run is over and whole on the disk: this is not worth a failure.
         _log.warning("Nothing was said at the end: %s", error)

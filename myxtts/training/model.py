@@ -264,7 +264,11 @@ def _make_frame(
     if start is None:
         return own
     kept = {name: tensor for name, tensor in start.weights.items() if not name.startswith(prefix)}
-    return {**list_content(start.directory), **own, "model": {**kept, **own["model"]}}
+    frame: ModelContent = {**list_content(start.directory), **own, "model": {**kept, **own["model"]}}
+    if prefix == GPT_PREFIX and not any(name.startswith(SPEAKER_PREFIX) for name in kept):
+        # Their prompts are all there is of them, and are made by what is trained.
+        frame["speakers"] = None
+    return frame
 
 
 def _build_gpt(config: XTTSConfig, data: RunData, *, seed: int | None) -> GPT:

@@ -146,7 +146,7 @@ def open_start(
     training = config.training
     # A decoder is trained for a model, by default that of the run's own folder.
     origin = training.init_from or (training.checkpoint_dir if training.stage == "decoder" else None)
-    if origin is None or training.stage == "codec":
+    if origin is None:
         return config, None
     start = read_starting_point(Path(origin), folder, is_resumed=is_resumed, keeps=keeps)
     if training.stage == "decoder":

@@ -48,6 +48,12 @@ def test_fine_tuning_follows_the_reference_recipe():
     assert config.training.learning_rate == 5e-6
 
 
+def test_the_voice_of_the_package_is_fine_tuned_at_a_rate_that_was_found_for_it():
+    config = XTTSConfig(training={"init_from": "base"})
+    assert (config.training.learning_rate, config.training.warmup_steps, config.data.batch_size) == (2e-4, 20, 16)
+    assert config.training.gradient_accumulation_steps == 1
+
+
 @pytest.mark.parametrize(
     ("sections", "source"),
     [
@@ -113,6 +119,7 @@ def test_enable_caching_is_the_old_word_for_cache(value, cache):
         ({"data": {"data_gpu": 0, "model_gpu": 1}, "training": {"mode": "single"}}, "training.mode is single, but"),
         ({"data": {"enable_memory_isolation": True}, "training": {"mode": "dual"}}, "which is the isolated mode"),
         ({"data": {"enable_xla": True, "pad_to_fixed_length": False}}, "XLA would compile the step anew"),
+        ({"training": {"stage": "codec", "init_from": "base"}}, "training.init_from is base, but training.stage is codec"),
     ],
 )  # fmt: skip
 def test_an_error_says_what_must_be_and_what_is(values, words):

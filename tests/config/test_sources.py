@@ -230,7 +230,6 @@ SHAPE = {"size", *SHAPE_NAMES}
         ({}, set()),
         ({"codec": "runs/codec"}, {"dvae_width", "audio_codes"}),
         ({"init_from": "model"}, SHAPE),
-        ({"init_from": "model", "stage": "codec"}, set()),
         ({"stage": "decoder"}, {*SHAPE, "prompt_seconds", "max_clip_seconds"}),
     ],
 )

@@ -63,7 +63,8 @@ def test_the_keys_that_programs_read():
     ("heard", "changes", "uses_decoder", "words"),
     [
         ((PERFECT,), {}, False, "The speech is understood: word error rate 0.00"),
-        (("a dog", "a dog"), {}, False, "The codec loses most"),
+        (("a dog", "a dog"), {}, False, "The codec loses too much"),
+        ((OTHER, "the cat sat on a dog"), {}, False, "The codec loses too much: word error rate 0.33"),
         (("a dog",), {}, False, "The GPT is at fault"),
         ((None, None, None), {}, False, "No recogniser has listened"),
         ((OTHER, OTHER, OTHER), {}, False, "does not understand the recordings themselves: word error rate 1.00"),

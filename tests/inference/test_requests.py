@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from myxtts.checkpoints.store import BASE_FOLDER
 from myxtts.errors import MissingLanguageTagError, SpeechRequestError
 from myxtts.inference.speech import PieceLimits, SpeechSettings, choose_bucket, choose_rows, split_text
 from myxtts.text.lexicon import read_lexicon
@@ -86,6 +87,13 @@ def test_what_cannot_be_split_is_refused(tokenizer):
         split_text("[pause 1s]", "en", tokenizer, LIMITS)
     with pytest.raises(SpeechRequestError, match="2 tokens at most in this model, but '5' alone has"):
         split_text("5", "en", tokenizer, PieceLimits(tokens=2, codes=602))
+    with pytest.raises(SpeechRequestError, match=r"it knows none\. It speaks en:"):
+        split_text("Good. سلام.", "en", Tokenizer(BASE_FOLDER / "vocab.json"), replace(LIMITS, joins_sentences=False))
+
+
+def test_letters_that_the_model_has_no_sound_for_are_told():
+    (piece,) = split_text("Über “Zoë” 5 ☺", "en", Tokenizer(BASE_FOLDER / "vocab.json"), LIMITS)
+    assert piece.strange == ("ü", "ë")
 
 
 def test_shapes_are_few():

@@ -92,6 +92,9 @@ def test_the_first_text_is_said_in_the_voice_of_another_clip(corpus, tmp_path, c
     samples, rate_hz = soundfile.read(spoken.path)
     assert rate_hz == 22050
     assert np.abs(samples).max() > 0
+    page = (model / "listen.html").read_text(encoding="utf-8")
+    assert (page.count(">One.</figcaption>"), page.count("<audio")) == (1, 1)
+    assert listening.speak_at_end(model, corpus, could_speak=True).text == listening.UNSEEN_TEXTS["en"]
     corpus.find_file(1).unlink()
     assert listening.speak_at_end(model, corpus, could_speak=False) is None
     assert "b.wav" in caplog.text

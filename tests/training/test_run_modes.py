@@ -1,5 +1,9 @@
 """However a run is made, its losses are the same to the last bit. In its corpus one clip turns out to be damaged."""
 
+import shlex
+import shutil
+from pathlib import Path
+
 import numpy as np
 import soundfile
 
@@ -10,6 +14,7 @@ from tests.training.conftest import DAMAGED
 
 def test_every_update_and_validation_is_told(unbroken):
     assert "Model: a size of its own, 1 layers of width 16 (" in unbroken.text
+    assert unbroken.text.count("Starting from nothing. ") == 1
     losses = dict(unbroken.losses)
     assert list(losses) == list(range(1, 9))
     assert [step for step, _ in unbroken.validations] == [3, 6, 8]
@@ -34,9 +39,17 @@ def test_every_validation_and_the_end_are_said_aloud_and_the_files_named(unbroke
         assert len(samples) > 0, name
     (line,) = [line for line in unbroken.text.splitlines() if line.startswith("Spoken ")]
     assert str(unbroken.folder / "spoken.wav") in line
+    told = dict(line.split(maxsplit=1) for line in unbroken.text.splitlines() if line.startswith(("Play ", "Say ")))
+    assert str(unbroken.folder / "spoken.wav") in told["Play"]
+    program, *words = shlex.split(told["Say"])
+    assert shutil.which(program) or Path(program).exists()
+    assert words[:3] == ["synthesize", "--checkpoint", str(unbroken.folder)]
+    assert Path(words[words.index("--reference") + 1]).exists()
     assert "Griffin-Lim" in unbroken.text
     page = (unbroken.folder / "listen.html").read_text(encoding="utf-8")
-    assert all(f"<b>{name}</b>" in page for name in ("Recording", "Step 3", "Step 6", "Step 8"))
+    assert all(
+        f"{name}</" in page for name in ("<h2>At the end", "<b>Recording", "<b>Step 3", "<b>Step 6", "<b>Step 8")
+    )
     assert (unbroken.folder / "report.html").is_file()
 
 
