@@ -91,7 +91,8 @@ def build_function(name: str, case: Case, *, joins: bool = False) -> HotFunction
         case = replace(case, rank=LORA_RANK) if part == "lora" else case
         step = _build_step(part, case.config, joins)
         phase = QUANTISED if part == "codec" else "all"
-        return _update(step) if job == "update" else _take_gradients(step, _specify_batch(part, case), phase, job)
+        batch = _specify_batch(part, case, voices=1 if job == "shared" else 0)
+        return _update(step) if job == "update" else _take_gradients(step, batch, phase, job)
     return PREPARING[name](case)
 
 
@@ -102,7 +103,7 @@ def _build_step(part: str, config: XTTSConfig, joins: bool) -> TrainStep:
         return build_step(objective, config, dropout=0.0, packed_elements=PACKED_ELEMENTS)
     if config.training.lora_rank:
         options["dtype"] = options["dtype"].removeprefix("mixed_")
-    gpt = build_gpt(config.model, **options, fused_norms=True, joins=joins)
+    gpt = build_gpt(config.model, **options, fused_norms=True, joins=joins, shares_prompts=False)
     if part in ("gpt", "lora"):
         adapters = build_adapters(gpt, config.training) if config.training.lora_rank else None
         objective = GPTObjective(gpt, adapters=adapters)
@@ -113,14 +114,17 @@ def _build_step(part: str, config: XTTSConfig, joins: bool) -> TrainStep:
     return build_step(objective, config, dropout=0.0, betas=DECODER_BETAS, packed_elements=PACKED_ELEMENTS)
 
 
-def _specify_batch(part: str, case: Case) -> dict[str, tf.TensorSpec]:
+def _specify_batch(part: str, case: Case, voices: int) -> dict[str, tf.TensorSpec]:
+    """Of rows with a prompt each, or of rows that share those of so many voices."""
     rows, tokens, codes = case.sizes
     frames = FRAMES_PER_CODE * codes if part == "codec" else 1 + round(PROMPT_SECONDS * SAMPLE_RATE_HZ) // HOP_SAMPLES
-    numbers = {"mel_BFM": (rows, frames, MEL_CHANNELS), "weights_B": (rows,), "totals_2": (2,)}
+    numbers = {"mel_BFM": (voices or rows, frames, MEL_CHANNELS), "weights_B": (rows,), "totals_2": (2,)}
     whole = {"frame_lengths_B": (rows,)}
     if part != "codec":
         whole = {"text_BT": (rows, tokens), "codes_BM": (rows, codes), "spans_B2": (rows, 2)}
         whole |= {"text_lengths_B": (rows,), "code_lengths_B": (rows,)}
+    if voices:
+        whole["voices_B"] = (rows,)
     if part == "decoder":
         numbers["speech_BS"] = (rows, SEGMENT_SAMPLES)
         whole |= {"segment_starts_B": (rows,), "segment_frames_B": (rows,)}
@@ -227,6 +231,7 @@ PREPARING = {
 }
 TRAINING = (
     *(f"{part} {job}" for part in ("gpt", "lora", "codec", "decoder") for job in ("gradients", "update")),
+    "gpt shared",
     "gpt accumulation",
 )
 FUNCTIONS = (*TRAINING, *PREPARING)

@@ -97,8 +97,10 @@ def print_launches(chosen: argparse.Namespace) -> None:
 
 def list_rows(size: str, chosen: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
     for name, precision in itertools.product(chosen.function or FUNCTIONS, chosen.precision or PRECISIONS):
-        # Preparing knows one precision. Adapters are for a model that would not fit otherwise.
-        if (name not in ALWAYS_FLOAT32 or precision == "float32") and ("lora" not in name or size == "big"):
+        # Preparing knows one precision. Adapters are for a model that would not fit otherwise; from nothing, where prompts are shared, it
+        # is not trained.
+        is_asked = size == "big" if "lora" in name else size != "big" or "shared" not in name
+        if is_asked and (name not in ALWAYS_FLOAT32 or precision == "float32"):
             yield from ((name, precision, card) for card in chosen.card or CARDS)
 
 

@@ -141,7 +141,7 @@ def plan_devices(request: PlanRequest, machine: Machine, in_process: bool = Fals
     unserved = explain_unserved(machine, [card for card in machine.cards if card.physical_id in ids]) if ids else []
     if models and request.wants_xla and not serves_xla:
         raise DevicePlanError(
-            f"XLA was asked for (data.enable_xla). {unserved[0]} Leave --enable-xla out, or give --no-enable-xla."
+            f"XLA was asked for (data.enable_xla). {unserved[0]} Give --no-enable-xla, or leave out what asked for it."
         )
     return replace(made, notes=(*made.notes, *map(str, unserved)), serves_xla=serves_xla)
 

@@ -206,6 +206,8 @@ class GPT(Part):
         scores: how many scores of an attention to compute at a time, see `attend`: 0 for all.
         fused_norms: how norms are computed, see `LayerNorm`.
         joins: whether a layer's sums over rows become one, see `joining_sums`.
+        shares_prompts: whether a prompt that rows share goes through the blocks once, which a processor is faster with, or with each of
+            them, which takes fewer kernels.
         dtype: dtype or policy to compute in; softmax, norms and losses are float32 in any case. A plain `float16`
             also stores the weights so: half the memory, where it is not trained. No faster on a CPU without 16-bit arithmetic.
 
@@ -225,11 +227,12 @@ class GPT(Part):
         scores: int = 0,
         fused_norms: bool = False,
         joins: bool = False,
+        shares_prompts: bool = True,
         dtype: Any = "float32",
     ):
         super().__init__(dtype=dtype)
         self.size, self.dropout, self.checkpointing = size, dropout, checkpointing
-        self.scores, self.joins = scores, joins
+        self.scores, self.joins, self.shares_prompts = scores, joins, shares_prompts
         options = {"scores": scores, "fused_norms": fused_norms, "dtype": dtype}
         self.conditioning_encoder = ConditioningEncoder(size, checkpointing=checkpointing, joins=joins, **options)
         self.perceiver = PerceiverResampler(size, scores=scores, dtype=dtype)

@@ -72,8 +72,8 @@ def joining_sums(rows: Any, *parts: Part) -> Iterator[None]:
 
         return [tf.broadcast_to(each, [rows, each.shape[0]]) for each in values], differentiate
 
-    spreaded = spread(*map(read, vectors, map(tf.as_dtype, dtypes)))
-    with reading({**(_given.get() or {}), **dict(zip(map(id, vectors), spreaded, strict=True))}):
+    spread_NC = spread(*map(read, vectors, map(tf.as_dtype, dtypes)))
+    with reading({**(_given.get() or {}), **dict(zip(map(id, vectors), spread_NC, strict=True))}):
         yield
 
 

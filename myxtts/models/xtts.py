@@ -105,6 +105,7 @@ def build_gpt(
     scores: int = 0,
     fused_norms: bool = False,
     joins: bool = False,
+    shares_prompts: bool = True,
     start_text_token: int = 261,
     stop_text_token: int = 0,
 ) -> GPT:
@@ -116,10 +117,12 @@ def build_gpt(
         scores: of an attention, to compute at a time: `CACHED_SCORES` for a CPU.
         fused_norms: for a GPU that is trained on, see `LayerNorm`.
         joins: for a compiler, see `joining_sums`.
+        shares_prompts: for a CPU, see `GPT`.
         start_text_token, stop_text_token: ids of `[START]` and `[STOP]` in the vocabulary.
     """
     sizes = read_sizes(config, start_text_token=start_text_token, stop_text_token=stop_text_token)
-    options = {"scores": scores, "fused_norms": fused_norms, "joins": joins, "dtype": dtype}
+    options: dict[str, Any] = {"scores": scores, "fused_norms": fused_norms, "joins": joins, "dtype": dtype}
+    options["shares_prompts"] = shares_prompts
     gpt = GPT(sizes.gpt, dropout=config.dropout, checkpointing=config.enable_gradient_checkpointing, **options)
     return _initialise(gpt, seed)
 

@@ -34,6 +34,8 @@ class MachineFacts:
     """Physical ids of the cards that a run can use, in TensorFlow's order."""
     processors: int | None = None
     """Those that the run may use."""
+    serves_xla: bool | None = None
+    """Whether the TensorFlow that is installed can compile for all of the cards."""
 
     @classmethod
     def of_machine(cls, machine: Machine) -> Self:
@@ -42,7 +44,8 @@ class MachineFacts:
         except DevicePlanError:
             # Ids in CUDA_VISIBLE_DEVICES that are not there: no card can be used before that is put right.
             cards = ()
-        return cls(tuple(int(card.physical_id) for card in cards), len(os.sched_getaffinity(0)))
+        serves_xla = None if machine.built is None else all(map(machine.built.can_compile_for, cards))
+        return cls(tuple(int(card.physical_id) for card in cards), len(os.sched_getaffinity(0)), serves_xla)
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:
@@ -126,7 +129,8 @@ def advise_faster(stage: str, mode: str, settings: Settings) -> str | None:
     if find("data.pad_to_fixed_length") is False:
         return "--enable-static-shapes"
     # Left to itself XLA is on where a card serves it.
-    if find("data.enable_xla") is False or (find("data.enable_xla") == "auto" and not has_card):
+    is_refused = has_card and settings.around.serves_xla is False
+    if not is_refused and (find("data.enable_xla") is False or (find("data.enable_xla") == "auto" and not has_card)):
         return "--enable-xla"
     return _advise_larger_batch(settings)
 
@@ -194,7 +198,9 @@ def _advise_cache(settings: Settings) -> str | None:
 def advise_fewer_launches(settings: Settings, *, is_compiled: bool) -> tuple[str, ...]:
     """What lets a card compute more with every kernel that it starts, each a sentence; the first is worth trying first."""
     compiled = "XLA would start fewer kernels; `myxtts diagnose` says why this TensorFlow cannot compile for the card."
-    if settings.find("data.pad_to_fixed_length") is False:
+    if settings.around.serves_xla is False:
+        pass
+    elif settings.find("data.pad_to_fixed_length") is False:
         compiled = "XLA needs fixed shapes, and compiles the step into fewer kernels then: --enable-static-shapes"
     elif settings.find("data.enable_xla") is False:
         compiled = "Compile the step by XLA, into fewer kernels: --enable-xla"

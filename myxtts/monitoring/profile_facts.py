@@ -356,7 +356,7 @@ def _judge_launches(profile: Profile, settings: Settings) -> Iterator[BrokenRule
     share = min(1.0, launch_s / profile.cached_mean_s)
     if share > LAUNCH_BOUND:
         evidence = (
-            f"a step starts {launches.gradients + launches.update:,} small kernels; at about {LAUNCH_S * 1e6:.0f} us "
+            f"a batch starts {launch_s / LAUNCH_S:,.0f} small kernels; at about {LAUNCH_S * 1e6:.0f} us "
             f"each they fill {format_share(share)} of the {format_step_time(profile.cached_mean_s)} that it takes without its pipeline "
             f"(rule: at most {LAUNCH_BOUND:.0%})"
         )

@@ -280,6 +280,7 @@ def _build_gpt(config: XTTSConfig, data: RunData, *, seed: int | None) -> GPT:
         scores=CACHED_SCORES if is_on_cpu() else 0,
         fused_norms=not is_on_cpu(),
         joins=not is_on_cpu() and choose_xla(config, active_plan()),
+        shares_prompts=is_on_cpu(),
         start_text_token=data.start_text_token,
         stop_text_token=data.stop_text_token,
     )

@@ -38,7 +38,7 @@ def _widen(batch: Tensors) -> Tensors:
 
 
 class LossParts(NamedTuple):
-    """What one forward pass gives. LossPartss of a step's micro-batches add up to the step's."""
+    """What one forward pass gives. Those of a step's micro-batches add up to the step's."""
 
     loss: tf.Tensor
     """This batch's part of the global batch's loss."""
@@ -75,6 +75,10 @@ class Objective:
     def choose_phase(self, step: int) -> str:
         """What kind of step this is. Each kind is traced on its own."""
         return "all"
+
+    def list_phases(self, step: int) -> list[int]:
+        """A step of each kind that there is from this one on."""
+        return [step]
 
     def is_ranked(self, phase: str) -> bool:
         """Whether losses of this phase tell which checkpoint is the better one: all phases that do have the same loss."""
@@ -153,8 +157,11 @@ class GPTObjective(Objective):
                 weights_B=batch["weights_B"],
             )
         )
-        prompts = gpt.make_prompt(batch["mel_BFM"])
-        return text, audio, gpt.compute_logits(prompts, text, audio, key, batch.get("voices_B"))
+        if gpt.shares_prompts:
+            prompts, voices_B = gpt.make_prompt(batch["mel_BFM"]), batch.get("voices_B")
+        else:
+            prompts, voices_B = make_prompts(gpt, batch), None
+        return text, audio, gpt.compute_logits(prompts, text, audio, key, voices_B)
 
     def name_results(self, sums: Mapping[str, float], phase: str) -> dict[str, float]:
         text = _divide(sums["text_total"], sums["text_count"])
@@ -194,6 +201,9 @@ class CodecObjective(Objective):
 
     def choose_phase(self, step: int) -> str:
         return UNQUANTISED if step < self._free_steps else QUANTISED
+
+    def list_phases(self, step: int) -> list[int]:
+        return [step, self._free_steps] if step < self._free_steps else [step]
 
     def is_ranked(self, phase: str) -> bool:
         # Without codes a mel is rebuilt better than with them, by a model that has no codebook yet.

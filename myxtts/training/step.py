@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -210,8 +211,6 @@ class TrainStep:
             # XLA would copy what is cut out of packs: of an update only the arithmetic is compiled.
             plain = (self._add_up, self._make_zeros, self._narrow, self._settle, self._apply_gradients)
             uses_xla = self.uses_xla and work not in plain
-            if self.uses_xla and work.__name__ in COMPILED_LATER:
-                _log.info("XLA compiles %s, which may take minutes the first time.", COMPILED_LATER[work.__name__])
             one = partial(self._run_replicas, work, uses_xla) if self.replicas > 1 else work
             # Without AutoGraph: nothing here needs it, and it would take most of the time of tracing.
             function = tf.function(one, jit_compile=(uses_xla and self.replicas == 1) or None, autograph=False)
@@ -219,6 +218,12 @@ class TrainStep:
             traced = self.traced[work.__name__] = function.get_concrete_function(batch, *others, **static)
             self.xla_functions += self.uses_xla and _has_xla(traced)
             self._functions[key] = function
+            if self.uses_xla and (later := COMPILED_LATER.get(work.__name__)):
+                _log.info("XLA compiles %s, which may take minutes the first time ...", later)
+                begun = time.perf_counter()
+                result = function(batch, *others, **static)
+                _log.info("XLA compiled %s in %.1f s.", later, time.perf_counter() - begun)
+                return result
         return function(batch, *others, **static)
 
     def _run_replicas(
@@ -463,30 +468,32 @@ class UpdateMaker:
                 self._shrink(batch, facts, error)
 
     def compile_ahead(self, shapes: Sequence[TensorSpecs], updates: int, note: Callable[[int], None]) -> None:
-        """Has XLA compile the gradients of batches of these shapes before the first of them comes, and says how far it is.
+        """Has XLA compile the gradients of batches of these shapes, in each phase that is to come, before the first of them comes, and says
+        how far it is.
 
         Args:
             note: told the number of each shape before it is compiled, which on a GPU may take many minutes.
         """
         begun = time.perf_counter()
-        for number, specs in enumerate(shapes, 1):
+        rounds = list(product(self._step.objective.list_phases(updates), shapes))
+        for number, (step, specs) in enumerate(rounds, 1):
             started = time.perf_counter()
             note(number)
-            _log.info("XLA compiles the step for %s (shape %d of %d) ...", _name_shape(specs), number, len(shapes))
+            _log.info("XLA compiles the step for %s (shape %d of %d) ...", _name_shape(specs), number, len(rounds))
             # Whatever comes out is dropped: computing gradients changes nothing.
             nothing = {name: tf.zeros(shape, dtype) for name, (shape, dtype) in specs.items()}
             try:
-                self._compute_in_parts(nothing, MicroStep(updates, 0, self._accumulation))
+                self._compute_in_parts(nothing, MicroStep(step, 0, self._accumulation))
             except tf.errors.ResourceExhaustedError:
                 _log.info(
                     "A batch of %s needs more memory than there is now: its own turn will tell.", _name_shape(specs)
                 )
                 continue
             ended = time.perf_counter()
-            left = len(shapes) - number
+            left = len(rounds) - number
             _log.info(
                 "XLA compiled the step for %s (shape %d of %d) in %.1f s; %d left%s.",
-                _name_shape(specs), number, len(shapes), ended - started, left,
+                _name_shape(specs), number, len(rounds), ended - started, left,
                 f", about {left * (ended - begun) / number:.0f} s" if left else "",
             )  # fmt: skip
 

@@ -308,7 +308,7 @@ def check_devices(machine: Machine) -> Iterator[Issue]:
     for unserved in explain_unserved(machine):
         remedy, gain = unserved.remedy, "the card can be used"
         if unserved.can_run:
-            remedy = "--no-enable-xla, and give the first start some minutes; or install a build of TensorFlow for this card"
+            remedy = "install a build of TensorFlow for this card (docs/en/versions.md); until then give the first start some minutes"
             gain = "XLA, and a first start without compiling"
         yield Issue(SERIOUS, "A card is not one that TensorFlow was built for", unserved.reason, remedy, gain)
     for physical_id, reason in machine.scan.lost:

@@ -277,7 +277,10 @@ def describe_launches(profile: Profile) -> str:
     cost = f"at about {LAUNCH_S * 1e6:.0f} us each {format_step_time(profile.launch_s)} of a batch's time"
     if profile.run.is_on_gpu:
         return f"{counted}, {cost}"
-    return f"{counted}. Here nothing is launched; on a GPU, {cost}: an estimate"
+    return (
+        f"{counted}, as the step is built for a processor. Here nothing is launched; a GPU, for which it is built with fewer, would take "
+        f"{cost}"
+    )
 
 
 def _list_devices(profile: Profile) -> Iterator[str]:

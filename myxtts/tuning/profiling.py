@@ -341,11 +341,19 @@ def count_launches(traced: Any) -> Counter[str]:
     settings = ConfigProto()
     settings.graph_options.rewrite_options.min_graph_nodes = -1
     graph = tf_optimizer.OptimizeGraph(settings, meta)
-    plain = [each for each in graph.library.function if not each.attr["_XlaMustCompile"].b]
-    nodes = [node for body in (graph.node, *(each.node_def for each in plain)) for node in body if node.op not in FREE]
-    int32 = tf.int32.as_datatype_enum
-    kinds = Counter(node.op for node in nodes if node.op not in ON_HOST or node.attr["T"].type != int32)
-    return kinds + Counter({"XLA": len(graph.library.function) - len(plain)})
+    functions = {each.signature.name: each for each in graph.library.function}
+    int32, kinds, bodies = tf.int32.as_datatype_enum, Counter[str](), [graph.node]
+    while bodies:
+        for node in bodies.pop():
+            if node.op not in FREE and (node.op not in ON_HOST or node.attr["T"].type != int32):
+                kinds[node.op] += 1
+            called = (each for value in node.attr.values() for each in (value.func, *value.list.func))
+            for function in (functions[each.name] for each in called if each.name in functions):
+                if function.attr["_XlaMustCompile"].b:
+                    kinds["XLA"] += 1
+                else:
+                    bodies.append(function.node_def)
+    return kinds
 
 
 def count_compiled(text: str) -> Counter[str]:
@@ -363,7 +371,7 @@ def count_compiled(text: str) -> Counter[str]:
         for kind, attributes in bodies[body]:
             if kind in HOLDERS:
                 for held in re.findall(r"%([\w.-]+)", attributes):
-                    yield from walk(held)
+                    yield from walk(held) if held in bodies else ()
             elif kind not in NOTHING:
                 yield kind
 

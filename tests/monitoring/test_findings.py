@@ -16,6 +16,7 @@ from myxtts.monitoring.findings import (
     RunFacts,
     Settings,
     advise_faster,
+    advise_fewer_launches,
     advise_smaller_batch,
     advise_steadier,
     find_limit,
@@ -197,6 +198,16 @@ def follow(config, advice):
 
 
 @cache
+def test_a_card_that_xla_cannot_compile_for_is_not_sent_to_it():
+    data = {"enable_xla": False, "mixed_precision": "mixed_float16", "batch_size": 4}
+    for serves_xla, advice in ((True, "--enable-xla"), (None, "--enable-xla"), (False, None)):
+        settings = Settings(
+            {"data": data, "training": {"rehearsal": False}}, MachineFacts((0,), 8, serves_xla=serves_xla)
+        )
+        assert advise_faster("train", "single", settings) == advice
+        assert ("--enable-xla" in advise_fewer_launches(settings, is_compiled=False)[0]) == bool(advice)
+
+
 def parse_flags(flags):
     """As the program takes them; the same advice is given in many situations."""
     return dict(make_parser("train", "train").parse_all(flags.split()).given)

@@ -147,7 +147,7 @@ def test_a_step_that_small_kernels_fill_is_launch_bound_and_told_what_to_do():
     assert profile.launch_s == pytest.approx(2400 * 5e-6)
     (rule,) = verdict.rules
     assert (rule.title, rule.part, rule.share) == ("LAUNCH-BOUND TRAINING", StepPart.TRAIN, pytest.approx(0.6))
-    assert rule.evidence.startswith("a step starts 2,400 small kernels; at about 5 us each they fill 60.0% of")
+    assert rule.evidence.startswith("a batch starts 2,400 small kernels; at about 5 us each they fill 60.0% of")
     assert rule.advice == (
         "Compile the step by XLA, into fewer kernels: --enable-xla",
         "A larger batch computes more with every kernel, where memory allows: --batch-size 8",
@@ -156,7 +156,9 @@ def test_a_step_that_small_kernels_fill_is_launch_bound_and_told_what_to_do():
     assert "BOTTLENECKS: the run is limited by Training" in text
     assert "Launches 2,000 kernels for gradients and 400 for an update" in text
     # An update comes with every fourth batch.
-    assert make_launching(accumulation=4)[0].launch_s == pytest.approx(2100 * 5e-6)
+    profile, verdict = make_launching(accumulation=4)
+    assert profile.launch_s == pytest.approx(2100 * 5e-6)
+    assert "starts 2,100 small kernels; at about 5 us each they fill 52.5% of" in verdict.rules[0].evidence
 
 
 @pytest.mark.parametrize(
@@ -167,7 +169,10 @@ def test_a_step_that_small_kernels_fill_is_launch_bound_and_told_what_to_do():
             {"train": 24.1, "is_compiled": True},
             "by XLA 2,000 kernels for gradients and 400 for an update, at about 5 us",
         ),
-        ({"device": "/CPU:0"}, "Here nothing is launched; on a GPU, at about 5 us each 12 ms of a batch's time"),
+        (
+            {"device": "/CPU:0"},
+            "a GPU, for which it is built with fewer, would take at about 5 us each 12 ms of a batch's time",
+        ),
     ],
     ids=["a longer step", "compiled", "a processor"],
 )

@@ -5,6 +5,7 @@ Told without a GPU: TensorFlow's wheel holds the kernels, and says of each which
 
 from collections import Counter
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,11 +14,16 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import kernels, op_def_registry
 
 from myxtts.config import XTTSConfig
+from myxtts.models.attention import CACHED_SCORES
 from myxtts.models.decoding import Sampling, continue_decoding, specify_decoding, start_decoding
+from myxtts.models.layers import normalise, normalise_at_once
 from myxtts.models.sizes import SEGMENT_FRAMES, SEGMENT_SAMPLES
 from myxtts.models.xtts import build_decoder, build_dvae, build_gpt, build_rivals
+from myxtts.pipeline import codes
+from myxtts.pipeline import prepare as preparing
 from myxtts.pipeline.prepare import Preparer
 from myxtts.pipeline.recipe import Target, choose_preparation
+from myxtts.training import model
 from myxtts.training.model import build_adapters, build_step
 from myxtts.training.objectives import CodecObjective, DecoderObjective, GPTObjective
 from myxtts.training.optimizer import PACKED_ELEMENTS
@@ -249,3 +255,20 @@ def test_every_operation_has_a_kernel_and_nothing_crosses_but_what_is_listed(wor
     assert not missing
     assert [name for function in functions for name in list_unordered_sums(function)] == []
     assert crossing == {edge: count for edge, (count, _) in LISTED[work].items()}
+
+
+@pytest.mark.parametrize("is_gpu", [False, True], ids=["CPU", "GPU"])
+def test_a_run_is_built_for_few_kernels_where_it_is_built_on_a_gpu(is_gpu, monkeypatch):
+    for room in (model, preparing, codes):
+        monkeypatch.setattr(room, "is_on_cpu", lambda: not is_gpu)
+    config = make_config("float32", enable_xla=True)
+    gpt = model._build_gpt(config, SimpleNamespace(start_text_token=261, stop_text_token=0), seed=None)
+    assert (gpt.scores, gpt.joins, gpt.shares_prompts) == ((0, True, False) if is_gpu else (CACHED_SCORES, False, True))
+    norms = [gpt.last_norm, gpt.blocks[0].forward_norm, gpt.conditioning_encoder.blocks[0].norm]
+    assert {norm.normalise for norm in norms} == {normalise_at_once if is_gpu else normalise}
+    step = build_step(GPTObjective(gpt), config, dropout=0.1)
+    assert len(step.optimizer.packs) == (1 if is_gpu else len(step.optimizer.variables))
+    preparer = Preparer(
+        choose_preparation(config, Target.GPT, [1.0] * 80), seed=1, dvae=build_dvae(config.model, seed=1)
+    )
+    assert preparer._at_once == preparer._codes._at_once == is_gpu

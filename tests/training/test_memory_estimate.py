@@ -194,9 +194,13 @@ COMPILED = [
     ("tiny", "float32", False, 16, 100, 200, 1796),
     ("small", "float32", False, 4, 100, 200, 1888),
     ("small", "float32", True, 12, 100, 200, 1466),
-    ("base", "float32", False, 4, 100, 200, 4974),
-    ("base", "mixed_bfloat16", False, 8, 100, 200, 6306),
-    ("big", "mixed_bfloat16", False, 3, 100, 250, 11382),
+    ("base", "float32", False, 4, 100, 200, 4978),
+    ("base", "float32", False, 2, 150, 300, 4609),
+    ("base", "mixed_float16", False, 4, 100, 200, 4248),
+    ("base", "mixed_float16", True, 8, 60, 120, 3136),
+    ("base", "mixed_bfloat16", False, 8, 100, 200, 6311),
+    ("big", "float32", False, 3, 100, 250, 12357),
+    ("big", "mixed_bfloat16", False, 3, 100, 250, 11384),
     ("big", "mixed_bfloat16", True, 3, 100, 250, 8543),
 ]
 
@@ -209,11 +213,11 @@ def test_the_bill_is_what_the_compiler_needs(size, precision, checkpointing, row
     config = XTTSConfig(model=model, data=data)
     shape = replace(describe_shape(config), buckets=(Bucket(rows, codes * 1024, tokens),))
     items = {item.name: item.size_bytes for item in bill_model(config, shape, rows)}
-    assert sum(items.values()) - items["slots"] == pytest.approx(compiled_mb * 1e6, rel=0.1)
+    assert sum(items.values()) - items["slots"] == pytest.approx(compiled_mb * 1e6, rel=0.08)
 
 
 def test_the_bill_of_a_batch_that_is_added_to_others_is_what_the_compiler_needs():
-    """docs/benchmarks/2026-11-18-lean-step.md."""
+    """docs/benchmarks/2026-11-19-gpu-proof.md."""
     data = {"batch_size": 4, "prompt_seconds": 6.0, "prompt_from": "clip"}
     config = XTTSConfig(model={"size": "tiny"}, data=data, training={"gradient_accumulation_steps": 2})
     shape = replace(describe_shape(config), buckets=(Bucket(4, 200 * 1024, 100),))

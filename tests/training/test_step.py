@@ -1,5 +1,6 @@
 """The compiled step: gradients that add up, updates that skip what is not finite, and no side effects before them."""
 
+import re
 from dataclasses import replace
 from types import MappingProxyType, SimpleNamespace
 from unittest.mock import Mock
@@ -13,8 +14,8 @@ from myxtts.models.xtts import initialise_weights
 from myxtts.monitoring.clock import Cause, StepClock, TimeLedger
 from myxtts.training.loop import ValidationRound
 from myxtts.training.objectives import GPTObjective
-from myxtts.training.optimizer import Pack, WeightAverage, measure_half_square
-from myxtts.training.step import MicroStep, StepSettings, TrainStep, UpdateMaker, split_rows
+from myxtts.training.optimizer import BETAS, CALM_UPDATES, AdamW, Pack, WeightAverage, measure_half_square
+from myxtts.training.step import PARTS_OF_REPLICA, MicroStep, StepSettings, TrainStep, UpdateMaker, split_rows
 from myxtts.tuning.profiling import count_launches
 from tests.models.small import SIZE
 from tests.support.processes import run_code
@@ -86,6 +87,8 @@ def test_micro_batches_of_any_cut_give_the_update_of_the_big_batch_unless_their_
     assert_weights(whole, accumulate(make_step(clip_norm=0.5), batch), atol=2e-5)
     other = accumulate(make_step(clip_norm=0.5, loss_mean="batches"), batch)
     assert max(np.abs(value - other[name]).max() for name, value in read_weights(whole).items()) > 1e-3
+    halved, alone = (make_step(loss_mean="batches").compute(batch, MicroStep(0, 0, count)) for count in (2, 1))
+    assert float(halved.loss) == pytest.approx(float(alone.loss) / 2, rel=1e-6)
 
 
 def test_rows_that_share_a_prompt_learn_as_if_each_had_it_whatever_they_are_cut_into():
@@ -141,6 +144,9 @@ def test_scaling_the_loss_changes_no_update_and_an_overflow_is_no_failure_of_the
     assert_weights(scaled, before)
     scaled.loss_scale.scale.assign(1.0)
     assert update(scaled, BROKEN, 2)["is_overflow"] == 0
+    for _ in range(CALM_UPDATES):
+        scaled.loss_scale.note(tf.constant(True))
+    assert float(scaled.loss_scale.scale) == 2.0
 
 
 def test_the_norm_is_that_of_all_gradients_however_large_and_an_update_by_xla_is_the_same():
@@ -164,6 +170,9 @@ def test_the_dropout_of_a_step_depends_on_its_place_alone_and_computing_changes_
     assert losses[:3] == losses[3:]
     assert float(make_step(dropout=0.2).compute(batch, turns[1]).loss) == losses[1]
     assert len(set(losses)) == 3
+    parts = [float(step.compute(batch, turns[0], part=part).loss) for part in (0, 1, PARTS_OF_REPLICA)]
+    assert parts[0] == losses[0]
+    assert len({*parts, *losses}) == 5, "a part of a batch, and the rows of another device, have masks of their own"
     assert_weights(step, before)
     assert int(step.optimizer.updates) == 0
 
@@ -207,10 +216,12 @@ def test_what_is_compiled_only_when_it_comes_is_said_and_the_first_validation_is
         spent = {cause: seconds - before[cause] for cause, seconds in ledger.read().items()}
         assert (spent[Cause.TRACE] > 0, spent[Cause.VALIDATION] > 0) == (is_new, not is_new)
     told = [record.getMessage() for record in caplog.records]
-    assert [line.partition(",")[0] for line in told] == [
-        "XLA compiles the update",
-        "XLA compiles the validation of a batch shape",
+    expected = [
+        f"XLA {verb} the {what}"
+        for what in ("update", "validation of a batch shape")
+        for verb in ("compiles", "compiled")
     ]
+    assert [re.split(",| in ", line)[0] for line in told] == expected
 
 
 def test_the_first_update_is_adam_with_decoupled_decay_and_the_average_follows():
@@ -225,9 +236,25 @@ def test_the_first_update_is_adam_with_decoupled_decay_and_the_average_follows()
         # The first step of Adam is the gradient's sign.
         expected = before[each] * (1 - 1e-2 * decay) - 1e-2 * gradient / (np.abs(gradient) + 1e-8)
         np.testing.assert_allclose(own[each], expected, atol=2e-5)
-    with step.average.in_place():
-        np.testing.assert_allclose(read_weights(step)[name], 0.9 * before[name] + 0.1 * own[name], atol=1e-6)
-    assert_weights(step, own)
+    for _ in range(2):
+        with step.average.in_place():
+            np.testing.assert_allclose(read_weights(step)[name], 0.9 * before[name] + 0.1 * own[name], atol=1e-6)
+        assert_weights(step, own)
+        # Skipped: nothing follows it.
+        update(step, BROKEN, 1)
+
+
+def test_averages_are_corrected_for_their_start_as_long_as_it_shows():
+    """Of equal gradients each update is the learning rate long, also after thousands."""
+    weight = SimpleNamespace(value=tf.Variable([1.0]), shape=(1,))
+    optimizer = AdamW({"weight": weight}, frozenset(), 0.0, BETAS)
+    for number in (1, 4, 5, 100, 9_000):
+        optimizer.updates.assign(number - 1)
+        for kept, beta in zip((optimizer._means[0], optimizer._squares[0]), BETAS, strict=True):
+            kept.assign([(1 - beta ** (number - 1)) * 0.25 ** (1 + (beta == BETAS[1]))])
+        before = float(weight.value[0])
+        optimizer.apply([tf.constant([0.25])], 1e-3)
+        assert before - float(weight.value[0]) == pytest.approx(1e-3, rel=1e-3), number
 
 
 def test_weights_are_their_own_again_when_their_averages_do_not_fit(monkeypatch):
@@ -387,6 +414,13 @@ def test_weights_narrowed_in_packs_once_for_an_update_give_the_gradients_of_weig
     assert_alike(compute, plain, packed)
     assert called.count("_narrow") == 3
     assert plain.count_retraces() == packed.count_retraces() == 0
+
+
+def test_weights_that_are_read_again_for_the_backward_pass_are_not_narrowed_before():
+    """Their gradients would be lost: what is computed again has gradients of variables only."""
+    options = {"gpt": {"dtype": "mixed_bfloat16", "checkpointing": True}}
+    plain, packed = (make_step(**options, packed_elements=elements) for elements in (0, 1 << 20))
+    assert_alike(lambda step: step.compute(make_tensors(), MicroStep(0, 0, 1)), plain, packed)
 
 
 def assert_alike(compute, plain, packed):

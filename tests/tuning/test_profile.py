@@ -198,11 +198,29 @@ def test_a_launch_is_what_a_gpu_is_asked_for_when_the_graph_is_optimised():
     assert count_launches(work.get_concrete_function(*specs)) == {"MatMul": 1, "Tanh": 1, "AssignAddVariableOp": 1}
 
 
+def test_what_xla_compiles_of_a_function_is_one_launch_whatever_it_holds():
+    part = tf.function(
+        lambda x: tf.cond(x[0] > 0, lambda: tf.tanh(x) + 1, lambda: tf.exp(x)), jit_compile=True, autograph=False
+    )
+    whole = tf.function(lambda x: tf.sin(part(part(x))), autograph=False)
+    assert count_launches(whole.get_concrete_function(tf.TensorSpec([3]))) == {"XLA": 2, "Sin": 1}
+
+
 COMPILED = """HloModule a_step
 
 %fused (x: f32[2]) -> f32[2] {
   %x = f32[2]{0} parameter(0)
   ROOT %twice = f32[2]{0} add(%x, %x)
+}
+
+%turn (t: f32[2]) -> f32[2] {
+  %t = f32[2]{0} parameter(0)
+  ROOT %turned = f32[2]{0} sort(%t), dimensions={0}
+}
+
+%is_left (u: f32[2]) -> pred[] {
+  %u = f32[2]{0} parameter(0)
+  ROOT %left = pred[] reduce(%u), to_apply=%fused
 }
 
 %command_buffer (y: f32[2]) -> (f32[2], f32[2]) {
@@ -216,13 +234,14 @@ COMPILED = """HloModule a_step
 ENTRY %step (z: f32[2]) -> (f32[2], f32[2]) {
   %z = f32[2]{0} parameter(0), metadata={op_name="a (name)"}
   %third = f32[2]{0} fusion(%z), kind=kLoop, calls=%fused
-  ROOT %rest = (f32[2]{0}, f32[2]{0}) call(%third), to_apply=%command_buffer
+  %again = f32[2]{0} while(%third), condition=%is_left, body=%turn, control-predecessors={%third}
+  ROOT %rest = (f32[2]{0}, f32[2]{0}) call(%again), to_apply=%command_buffer
 }
 """
 
 
 def test_what_xla_has_compiled_launches_what_its_text_does_not_only_hold():
-    assert count_compiled(COMPILED) == {"fusion": 2, "custom-call": 1}
+    assert count_compiled(COMPILED) == {"fusion": 2, "custom-call": 1, "sort": 1, "reduce": 1}
 
 
 # The measurement behind `--mode auto`.
