@@ -15,6 +15,7 @@ def test_codes_come_with_the_draw_of_the_codebook():
     batch = {"mel_BFM": tf.constant(mel_BFM), "frame_lengths_B": tf.constant([64, 40, 8], tf.int32)}
     before = objective.model.codebook.vectors.numpy().copy()
     assert [objective.choose_phase(step) for step in (3, 4)] == [UNQUANTISED, QUANTISED]
+    assert [objective.list_phases(step) for step in (3, 4)] == [[3, 4], [4]]
     objective.begin_step(3, batch)
     np.testing.assert_array_equal(objective.model.codebook.vectors, before)
     objective.begin_step(4, batch)

@@ -91,8 +91,9 @@ def test_micro_batches_of_any_cut_give_the_update_of_the_big_batch_unless_their_
     assert float(halved.loss) == pytest.approx(float(alone.loss) / 2, rel=1e-6)
 
 
-def test_rows_that_share_a_prompt_learn_as_if_each_had_it_whatever_they_are_cut_into():
-    step, voices_B = make_step(), np.array([1, 0, 1, 1, 0, 0], np.int32)
+@pytest.mark.parametrize("once", [True, False])
+def test_rows_that_share_a_prompt_learn_as_if_each_had_it_whatever_they_are_cut_into(once):
+    step, voices_B = make_step(gpt={"shares_prompts": once}), np.array([1, 0, 1, 1, 0, 0], np.int32)
     own = make_tensors()
     mel_VFM = own["mel_BFM"].numpy()[:2]
     own["mel_BFM"], shared = (
@@ -197,6 +198,9 @@ def test_what_is_compiled_ahead_is_what_batches_take_and_changes_nothing(accumul
     assert told[0] == "XLA compiles the step for 6 clips of up to 12 codes (shape 1 of 2) ..."
     assert told[1].startswith("XLA compiled the step for 6 clips of up to 12 codes (shape 1 of 2) in ")
     assert told[3].endswith("; 0 left.")
+    step.objective.list_phases = lambda step: [step, 9]
+    updates.compile_ahead(shapes[:1], 0, noted.append)
+    assert noted == [1, 2, 1, 2], "each shape in each phase"
 
 
 def test_what_is_compiled_only_when_it_comes_is_said_and_the_first_validation_is_booked_as_tracing(caplog):
