@@ -275,6 +275,9 @@ def _say_roman(match: re.Match[str]) -> str:
     return f"{match[1]} the {_say_ordinal(number)}" if match.re is _ROMAN_RULER else f"{match[1]} {_say(number)}"
 
 
+_BESIDE_DIGITS = re.compile(r"(?<=[A-Za-z])(?=\d)|(?<=\d)(?=(?!(?:st|nd|rd|th|s|e)\b)[A-Za-z])")
+"""Between letters and digits, where XTTS would join the number's words to them: "btwelve". As the reference has it only in 5e."""
+
 _RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     # From the most specific way of writing to the least: 2021-05-17 is a date before it is a range or a telephone number.
     (_MAIL_ADDRESS, lambda match: match[0].translate(_ADDRESS_SIGNS)),
@@ -304,6 +307,7 @@ _RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
     (_MINUS, "minus "),
     (_ROMAN_PART, _say_roman),
     (_ROMAN_RULER, _say_roman),
+    (_BESIDE_DIGITS, " "),
     (_NUMERO, "number "),
     (_STREET, lambda match: f"{match[1]} street{_keep_stop(match)}"),
     (_ABBREVIATION, lambda match: ENGLISH_ABBREVIATIONS[match[0].lower()] + _keep_stop(match)),

@@ -70,6 +70,7 @@ from myxtts.text.normalise import clean_text
         ("the U.S. army", "the u s army"),
         ("No. 5 Main St. is near St. Paul's", "number five main street is near saint paul's"),
         ("no. 5", "no. five"),
+        ("B12, an MP3, H2O, 5G, the 21st, A4", "b twelve, an mp three, h two o, five g, the twenty-first, a four"),
         ("Mrs. Jones", "misess jones"),
     ],
 )
