@@ -219,9 +219,10 @@ def test_which_engine_decodes_is_said(folder, xtts, monkeypatch):
 
 def test_weights_that_do_not_compute_what_the_model_does_are_refused(xtts):
     weights = read_weights(xtts.gpt)
-    narrow = quantise(weights)
-    narrow["0.qkv.scales"] = narrow["0.qkv.scales"] * 3
-    assert "away from what float32 gives" in DecodingEngine(xtts.gpt, weights | narrow).find_problem()
+    for scales in ("audio_head.scales", "0.qkv.scales"):
+        narrow = quantise(weights)
+        narrow[scales] = narrow[scales] * 3
+        assert "away from what float32 gives" in DecodingEngine(xtts.gpt, weights | narrow).find_problem()
     file = SimpleNamespace(read=lambda weights: narrow, mend=lambda narrow, weights: None)
     generator, _, note = open_decoders(xtts.gpt, "auto", usual_penalty=1.0, file=file)
     assert isinstance(generator, CodeGenerator)
