@@ -38,6 +38,7 @@ from myxtts.inference.speech import (
     NO_LEXICON,
     PUBLISHED_CLIP_SECONDS,
     USUAL,
+    USUAL_SHARE,
     EdgeSoftener,
     Piece,
     PieceLimits,
@@ -110,7 +111,8 @@ class Synthesizer:
         size = xtts.gpt.size
         # Only what descends from the published model has a speaker encoder.
         is_published = xtts.speaker_encoder is not None
-        self._limits = PieceLimits(size.max_text_tokens, size.max_new_codes, clip_seconds, joins_sentences=is_published)
+        usual_s = clip_seconds * (1.0 if is_published else USUAL_SHARE)
+        self._limits = PieceLimits(size.max_text_tokens, size.max_new_codes, usual_s, joins_sentences=is_published)
         self._cloner = VoiceCloner(xtts, chunk_seconds=chunk_seconds)
         penalty = choose_penalty(is_published=is_published)
         self._generator, rows, self.engine_note = open_decoders(xtts.gpt, engine, usual_penalty=penalty, file=int8_file)

@@ -23,6 +23,8 @@ MOST_SILENCE_SECONDS = 600
 """Of all pauses of a text together."""
 _CLAUSE_END = re.compile(rf"[、，；：]{_CLOSING}\s*|[,،;:؛]{_CLOSING}\s+|\s[-–—]\s+")
 _WORD_END = re.compile(r"\s+")
+_LEAST_LAST = 16
+"""Characters of a sentence's last piece, if it can be had so."""
 
 _LATIN_DOTS = re.compile(rf"[.…]+{_CLOSING}$")
 _LETTER_BEFORE_DOT = re.compile(r"(?<![^\W\d_])(?:[^\W\d_]\.)*[^\W\d_]\.$")
@@ -80,7 +82,16 @@ def split_sentences(text: str, language: str, limit: int | None = None, *, join:
     sentences = _cut_sentences(text.strip(), code)
     if join:
         return list(_pack(sentences, limit))
-    return [piece for sentence in sentences for piece in _pack([sentence], limit)]
+    return [piece for sentence in sentences for piece in _cut_sentence(sentence.strip(), limit)]
+
+
+def _cut_sentence(sentence: str, limit: int) -> list[str]:
+    """A sentence in as few pieces as can be, none of them a last word alone where that can be."""
+    pieces = list(_pack([sentence], limit))
+    if len(pieces) == 1 or len(pieces[-1]) >= _LEAST_LAST:
+        return pieces
+    tried = (list(_pack([sentence], shorter)) for shorter in range(limit - 1, limit - _LEAST_LAST, -1) if shorter > 0)
+    return next((each for each in tried if len(each) == len(pieces) and len(each[-1]) >= _LEAST_LAST), pieces)
 
 
 def _pack(pieces: Iterable[str], limit: int) -> Iterator[str]:

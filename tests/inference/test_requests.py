@@ -55,6 +55,14 @@ def test_a_model_that_has_heard_single_sentences_is_given_single_sentences(token
     assert [piece.text for piece in pieces] == ["One.", "Two three.", "Four."]
 
 
+def test_a_number_counts_as_it_is_read_and_is_not_cut(tokenizer):
+    young = PieceLimits(tokens=400, codes=602, clip_seconds=2.9, joins_sentences=False)
+    text = "1 22 333 4444 55555 1,000,000 2024 1999 12 99"
+    pieces = split_text(text, "en", tokenizer, young)
+    assert max(len(tokenizer.clean(piece.text, "en")) for piece in pieces) <= young.count_characters("en")
+    assert " ".join(piece.text for piece in pieces) == text
+
+
 def test_pieces_with_too_many_tokens_are_split_again(tokenizer):
     text = "In 1999 there were 123456789 of 987654321, and 55555 more in 2000."
     pieces = split_text(text, "en", tokenizer, PieceLimits(tokens=60, codes=602))
