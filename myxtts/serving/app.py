@@ -24,6 +24,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from myxtts.errors import SpeechRequestError, VoiceError
 from myxtts.serving import metrics
 from myxtts.serving.limits import Places, RateLimiter, ServingLimits
 from myxtts.serving.model_thread import Job, JobCancelled, ModelThread, Result
@@ -351,7 +352,11 @@ def build_application(service: Service, *, token: str | None, hosts: Sequence[st
             Route("/v1/audio/speech", SpeechRoute(service), methods=["POST"]),
         ],
         exception_handlers={
-            **dict.fromkeys((ApiError, HTTPException, Exception), lambda request, error: answer_error(error)),
+            # What a client can mend stands by its own class: as an `Exception` alone its traceback, and with it the text, would be logged.
+            **dict.fromkeys(
+                (ApiError, HTTPException, SpeechRequestError, VoiceError, Exception),
+                lambda request, error: answer_error(error),
+            ),
             # Nobody reads it; the number is what the log shows.
             ClientDisconnect: lambda request, error: Response(status_code=499),
         },

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OUTCOMES = ("spoken", "refused", "failed", "left", "cut_off")
 """Of a request for speech. Who has `left` heard nothing yet; what was `cut_off` had begun, and the client did not take it all or the
-model failed."""
+server stopped; what `failed` is the model's fault, begun or not."""
 BUCKETS_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 

@@ -80,11 +80,12 @@ PATHS = "POST /v1/audio/speech; GET /v1/audio/voices; POST /v1/audio/voices; GET
 
 def answer_error(error: Exception) -> Response:
     """The answer that tells a client of an error. What only the operator can mend is told to the log, with its traceback."""
-    kind, message, param = INTERNAL, str(error), None
+    kind, message = INTERNAL, str(error)
+    param: str | None = None
     if isinstance(error, ApiError):
         kind, param = error.kind, error.param
     elif isinstance(error, SpeechRequestError | VoiceError):
-        kind = BAD_REQUEST
+        kind, param = BAD_REQUEST, "voice" if isinstance(error, VoiceError) else "input"
     elif isinstance(error, HTTPException):
         kind = ErrorKind(error.status_code, "method_not_allowed" if error.status_code == 405 else "not_found")
         message = f"There is nothing here for such a request. There are: {PATHS}."

@@ -183,18 +183,20 @@ def test_bad_requests_are_answered_and_never_reach_the_model(synthesizer, client
 @pytest.mark.parametrize(
     ("error", "status", "code", "message"),
     [
-        (SpeechRequestError("That piece is too long."), 400, None, "That piece is too long."),
+        (SpeechRequestError("Of 'a private text' it knows none."), 400, None, "Of 'a private text' it knows none."),
         (OSError("/secret/path is broken"), 500, "internal_error", "its log says why"),
     ],
 )
 def test_what_the_model_cannot_say_is_told_and_what_breaks_only_to_the_log(caplog, error, status, code, message):
-    with caplog.at_level(logging.ERROR), host(GatedSynthesizer(chunks=0, error=error), VOICES) as client:
+    with caplog.at_level(logging.INFO), host(GatedSynthesizer(chunks=0, error=error), VOICES) as client:
         answer = client.speak()
         assert client.ask("GET", "/healthz").status == 200
     assert (answer.status, answer.error["code"]) == (status, code)
     assert message in answer.error["message"]
     assert "secret" not in answer.body.decode()
     assert any("/secret/path is broken" in str(record.exc_info) for record in caplog.records) == (status == 500)
+    assert answer.error["param"] == ("input" if status == 400 else None)
+    assert "a private text" not in caplog.text
 
 
 def test_a_model_that_has_died_is_told_to_clients_and_to_who_asks_for_health(caplog):
@@ -222,6 +224,7 @@ def test_what_breaks_in_the_middle_cuts_the_answer_off():
         with pytest.raises(http.client.IncompleteRead):
             response.read()
         client.wait_for_requests(0)
+        assert 'outcome="failed"} 1' in client.ask("GET", "/metrics").body.decode()
 
 
 def test_the_log_has_a_line_for_each_request_without_its_text(synthesizer, client, caplog):
