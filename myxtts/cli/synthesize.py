@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import html
 import json
 import os
 import signal
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 STANDARD_INPUT = "-"
 OUT_SUFFIXES = (".wav", ".flac")
 TIME_SUFFIXES = (".json", ".srt", ".vtt")
+MOMENT_S = 0.01
+"""Shown of a word that has no time of its own."""
 LONGEST_NAME = 255
 """Of a voice."""
 
@@ -270,9 +273,13 @@ def write_times(path: Path, written: Written, rate_hz: int) -> None:
         ]  # fmt: skip
         text = json.dumps({"pieces": found}, ensure_ascii=False, indent=1) + "\n"
     else:
-        comma, head = (",", "") if path.suffix.lower() == ".srt" else (".", "WEBVTT\n\n")
+        is_srt = path.suffix.lower() == ".srt"
+        comma, head = (",", "") if is_srt else (".", "WEBVTT\n\n")
+        # No player shows a subtitle that ends as it begins.
         text = head + "\n".join(
-            f"{number}\n{_show_time(word.start_s, comma)} --> {_show_time(word.end_s, comma)}\n{word.word}\n"
+            f"{number}\n{_show_time(word.start_s, comma)} --> {_show_time(max(word.end_s, word.start_s + MOMENT_S), comma)}\n"
+            # In WebVTT < begins a tag and & a character; in SubRip they are what they are.
+            f"{word.word if is_srt else html.escape(word.word, quote=False)}\n"
             for number, word in enumerate(words, start=1)
         )
     try:

@@ -95,13 +95,16 @@ def test_a_stream_from_standard_input_is_the_sound_of_the_file(folder, spoken):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("a.srt", "1\n01:01:01,500 --> 01:01:02,000\nHi\n\n2\n01:01:02,000 --> 01:01:02,250\nyou.\n"),
-        ("a.VTT", "WEBVTT\n\n1\n01:01:01.500 --> 01:01:02.000\nHi\n\n2\n01:01:02.000 --> 01:01:02.250\nyou.\n"),
+        ("a.srt", "1\n01:01:01,500 --> 01:01:02,000\nA&B<c\n\n2\n01:01:02,000 --> 01:01:02,010\nyou.\n"),
+        (
+            "a.VTT",
+            "WEBVTT\n\n1\n01:01:01.500 --> 01:01:02.000\nA&amp;B&lt;c\n\n2\n01:01:02.000 --> 01:01:02.010\nyou.\n",
+        ),
     ],
 )
 def test_word_times_are_subtitles_counted_from_the_beginning_of_the_sound(tmp_path, name, expected):
-    words = (TimedWord("Hi", 0.5, 1.0), TimedWord("you.", 1.0, 1.25))
-    piece = SpokenPiece("Hi you.", 30, True, 1.5, (), words)
+    words = (TimedWord("A&B<c", 0.5, 1.0), TimedWord("you.", 1.0, 1.0))
+    piece = SpokenPiece("A&B<c you.", 30, True, 1.5, (), words)
     rate_hz = 1000
     write_times(tmp_path / name, Written(3_662_500 + 300, [(3_662_500, piece)], None), rate_hz)
     assert (tmp_path / name).read_text() == expected
