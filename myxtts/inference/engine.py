@@ -116,7 +116,8 @@ class KeptFile:
 
     def read(self, weights: Weights) -> dict[str, NDArray[Any]]:
         """What stands for the kernels among a model's weights, from the file or made now."""
-        for path in filter(Path.exists, self.places):
+        # Not `Path.exists`, which raises where the folder may not be looked into: a home of another user, in a container perhaps.
+        for path in filter(os.path.exists, self.places):
             try:
                 return self._load(path, weights)
             except FileError as error:

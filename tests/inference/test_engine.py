@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import logging
+import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -203,6 +204,18 @@ def test_where_a_model_cannot_be_written_to_the_users_cache_is(folder, monkeypat
     assert not (folder / INT8_NAME).exists()
     assert len([*(folder.parent / "caches" / "myxtts").iterdir()]) == 1
     assert all(place.parent != BASE_FOLDER for place in KeptFile(read_model_directory(BASE_FOLDER)).places)
+
+
+def test_a_cache_that_may_not_be_looked_into_is_none(folder, monkeypatch):
+    look = os.stat
+
+    def refuse(path, **how):
+        if "caches" in str(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return look(path, **how)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    assert load(folder).engine_note.startswith("Engine: int8 by onnxruntime.")
 
 
 def test_which_engine_decodes_is_said(folder, xtts, monkeypatch):
