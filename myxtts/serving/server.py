@@ -99,11 +99,14 @@ def bind_socket(settings: ServerSettings) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         listener.close()
-        raise ServerStartError(
-            f"--host {settings.host} --port {settings.port} cannot be used: {error.strerror}. Give another --port; 0 is any "
-            "that is free."
-        ) from error
+        raise _refuse_address(settings, error) from error
     return listener
+
+
+def _refuse_address(settings: ServerSettings, error: OSError) -> ServerStartError:
+    return ServerStartError(
+        f"--host {settings.host} --port {settings.port} cannot be used: {error.strerror}. Give another --port; 0 is any that is free."
+    )
 
 
 def name_address(listener: socket.socket) -> str:
@@ -167,7 +170,11 @@ def run_server(
             first_codes=settings.first_codes,
         )
         # Before anybody is told: clients that come at once wait until they are taken.
-        listener.listen()
+        try:
+            listener.listen()
+        except OSError as error:
+            # Another server has bound the same address, and listened, while this one loaded its model.
+            raise _refuse_address(settings, error) from error
         tell_ready(synthesizer, service.voices.names)
         app = build_application(service, token=settings.token, hosts=list_hosts(settings))
         # uvicorn raises the signals it was stopped by once more at its end. Taken here, so that what has to be put away is.

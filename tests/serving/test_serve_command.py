@@ -149,6 +149,15 @@ def test_a_model_without_voices_asks_for_some():
         run_server(listener, settings, lambda: contextlib.nullcontext(GatedSynthesizer()), lambda *_: None)
 
 
+def test_of_two_servers_at_an_address_the_one_that_listens_later_is_told():
+    with bind_socket(ServerSettings(port=0)) as first:
+        settings = ServerSettings(port=first.getsockname()[1], allow_upload=True)
+        with bind_socket(settings) as second:
+            first.listen()
+            with pytest.raises(ServerStartError, match="cannot be used: Address already"):
+                run_server(second, settings, lambda: contextlib.nullcontext(GatedSynthesizer()), lambda *_: None)
+
+
 def test_without_its_packages_the_command_says_what_to_install(monkeypatch, capsys):
     real = importlib.util.find_spec
     monkeypatch.setattr(
