@@ -168,7 +168,7 @@ def _require_writable(flag: str, path: Path | None, suffixes: Sequence[str]) -> 
 
 @contextmanager
 def _open_check(arguments: argparse.Namespace) -> Iterator[SpeechCheck | None]:
-    """What a recogniser misses of a text in samples, as a share of its words; None where none is asked for."""
+    """The word error rate of a recogniser that hears a text in samples; None where none is asked for."""
     if arguments.check_speech is None:
         yield None
         return

@@ -72,7 +72,7 @@ class Following:
     score: float
     """Higher is better, among takes of one text."""
     misheard: float = 0.0
-    """Share of the words that a recogniser did not hear, where there is one."""
+    """Words that a recogniser heard wrongly, by those of the text, where there is one."""
 
     @property
     def rank(self) -> tuple[float, bool, float]:

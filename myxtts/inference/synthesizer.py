@@ -74,7 +74,7 @@ _APART = 1 << 20
 """Between the keys of two takes: more than a text has pieces."""
 
 SpeechCheck = Callable[[str, NDArray[np.float32], int], float]
-"""A text, samples and their rate -> the share of its words that was not heard."""
+"""A text, samples and their rate -> the words that were heard wrongly, by those of the text: above 1 where many were added."""
 
 
 class Synthesizer:
@@ -316,7 +316,7 @@ class Synthesizer:
             return following
         samples = self.vocoder.start(row.voice, settings.speed).render(said.codes_M, said.latents_MC, is_last=True)
         misheard = self._check(piece.text, samples, self.rate_hz)
-        doubts = (f"{misheard:.0%} of its words were not heard",) if misheard else ()
+        doubts = (f"by the recogniser its word error rate is {misheard:.0%}",) if misheard else ()
         return replace(following, misheard=misheard, doubts=doubts)
 
     def _render_all(
@@ -453,7 +453,7 @@ def load_synthesizer(
 ) -> Synthesizer:
     """The model in a directory, ready to speak; of a run's folder its best checkpoint.
 
-    `check` says which share of a text's words was not heard in samples of a rate; it then decides which take is kept.
+    `check` says how many of a text's words were heard wrongly in samples of a rate; it then decides which take is kept.
 
     To verify checksums reads every byte once more, which takes seconds for a full-size model.
     """

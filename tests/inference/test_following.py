@@ -169,7 +169,7 @@ def test_a_recogniser_decides_where_there_is_one(model):
 
     model._check = check
     speech = say(model, Takes(good=(0, 2)))
-    assert speech.pieces[0].doubts == ("25% of its words were not heard",)
+    assert speech.pieces[0].doubts == ("by the recogniser its word error rate is 25%",)
     assert [each[:2] for each in heard] == [("Hello.", 22050)] * 4
 
 
