@@ -139,7 +139,8 @@ class KeptFile:
     def _write(self, narrow: Weights) -> None:
         for path in self.places:
             try:
-                with open_file_atomically(path) as file:
+                # A model that came from elsewhere may have a link there, to any file of the user's.
+                with open_file_atomically(path, follows_link=False) as file:
                     for piece in encode_safetensors({**narrow, _SEAL: self._seal(narrow)}):
                         file.write(piece)
                 break

@@ -191,13 +191,22 @@ def test_a_file_that_is_not_this_models_is_made_again(folder, wrong, caplog):
     assert path.read_bytes() == right
 
 
+def test_a_link_in_a_model_is_replaced_and_not_what_it_leads_to(folder, tmp_path):
+    precious = tmp_path / "notes.txt"
+    precious.write_text("mine")
+    (folder / INT8_NAME).symlink_to(precious)
+    load(folder)
+    assert precious.read_text() == "mine"
+    assert not (folder / INT8_NAME).is_symlink()
+
+
 def test_where_a_model_cannot_be_written_to_the_users_cache_is(folder, monkeypatch):
     write = engine_module.open_file_atomically
 
-    def refuse(path):
+    def refuse(path, **how):
         if path.parent == folder:
             raise engine_module.WriteError(path, "read-only")
-        return write(path)
+        return write(path, **how)
 
     monkeypatch.setattr(engine_module, "open_file_atomically", refuse)
     load(folder)
