@@ -231,14 +231,13 @@ class SpeechFacts:
     waited_s: float | None = None
     """For its first turn."""
     first_sound_s: float | None = None
+    """Until it could be sent: with an answer that is sent whole, until all of it was made."""
     seconds: float = 0.0
     """Of speech."""
     unfinished: int = 0
     """Pieces that were cut off because the model did not stop by itself."""
 
     def note(self, chunk: SpeechChunk, rate_hz: int) -> None:
-        if len(chunk.samples) and self.first_sound_s is None:
-            self.first_sound_s = time.perf_counter() - self.asked
         self.seconds += len(chunk.samples) / rate_hz
         self.unfinished += chunk.piece is not None and not chunk.piece.stopped
 
@@ -264,4 +263,7 @@ def speak(
     asked = speech.text, voice, speech.language, speech.settings
     # Closed at the end, however it comes, so that the model says no more of it.
     with contextlib.closing(synthesizer.join_batch(*asked, first_codes=codes)) as chunks:
-        yield from encode(take_samples(), speech.sound, synthesizer.rate_hz)
+        for part in encode(take_samples(), speech.sound, synthesizer.rate_hz):
+            if part is not None and facts.first_sound_s is None:
+                facts.first_sound_s = time.perf_counter() - facts.asked
+            yield part

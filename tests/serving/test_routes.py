@@ -5,6 +5,7 @@ import http.client
 import json
 import logging
 import threading
+import types
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from myxtts.errors import SpeechRequestError
 from myxtts.serving import metrics
 from myxtts.serving.model_thread import MODEL_DIED
-from myxtts.serving.request import SpeechFacts
+from myxtts.serving.request import SpeechFacts, read_request, speak
 from tests.serving.hosting import CHUNK_SAMPLES, VOICE, WAIT_S, GatedSynthesizer, give_up, host, run_thread
 
 SPEECH = "/v1/audio/speech"
@@ -316,9 +317,23 @@ def test_prometheus_is_told_what_was_spoken_and_how_requests_ended(synthesizer, 
     assert 0.6 <= figures["myxtts_speech_seconds_total"] <= 0.7
     assert figures["myxtts_requests_in_hand"] == 0
     assert figures["myxtts_private_memory_bytes"] > 10_000_000
+    batch = types.SimpleNamespace(codes=70, saying=[1, 2], waiting=[3])
+    for line in ("codes_total 70", "rows_in_flight 2", "rows_waiting 1", "requests_in_hand 4"):
+        assert f"\nmyxtts_{line}\n" in metrics.ServingMetrics().write(batch, 4)
     for most_s, count in ((0.05, 1), (0.1, 1), (0.2, 2)):
         facts, own = SpeechFacts(first_sound_s=0.11), metrics.ServingMetrics()
         own.count("spoken", SpeechFacts(first_sound_s=0.01))
         own.count("spoken", facts)
         assert f'bucket{{le="{most_s}"}} {count}\n' in own.write(synthesizer.batch, 0)
         assert "first_sound_seconds_sum 0.120000\n" in own.write(synthesizer.batch, 0)
+
+
+@pytest.mark.parametrize(("format_name", "parts"), [("mp3", 1), ("wav", 5)])
+def test_the_first_sound_has_come_when_it_can_be_sent(synthesizer, format_name, parts):
+    body = json.dumps({**ORDER, "stream": format_name == "wav", "response_format": format_name}).encode()
+    speech, facts, sent = read_request(body, languages=("en",), most_characters=100), SpeechFacts(), 0
+    synthesizer.open_gate()
+    for part in speak(synthesizer, speech, VOICE, facts, first_codes=6):
+        sent += part is not None
+        assert (facts.first_sound_s is not None) == (sent > 0)
+    assert sent == parts
