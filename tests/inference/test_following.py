@@ -268,3 +268,14 @@ def test_takes_of_one_are_said_beside_the_codes_of_others(model, is_small, monke
 def test_sound_is_made_a_second_at_a_turn(model, retries, first_codes):
     _, _, longest = join(model, Takes(), first_codes, retries=retries, max_codes=45, repetition_penalty=0.1)
     assert 0 < longest <= STREAM_CODES
+
+
+@pytest.mark.parametrize(("retries", "first_codes"), [(0, None), (2, None), (0, 6)])
+def test_who_stops_listening_has_no_sentence_in_the_batch_any_more(model, retries, first_codes):
+    settings = SpeechSettings(temperature=2.0, retries=retries)
+    chunks = model.join_batch("Hello. Good morning.", BLANK, "en", settings, first_codes=first_codes)
+    next(chunks)
+    model.batch.step()
+    assert model.batch.saying
+    chunks.close()
+    assert model.batch.saying == model.batch.waiting == []

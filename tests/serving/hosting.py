@@ -144,6 +144,8 @@ class GatedSynthesizer:
         self.gate = threading.Semaphore(0)
         self.ended = threading.Event()
         self.made = 0
+        self.first_codes: int | None = None
+        """What was asked for last."""
         self.was_forgotten = False
         """Nobody let it go on, nor told it to stop."""
         self._chunks, self._error = chunks, error
@@ -151,7 +153,7 @@ class GatedSynthesizer:
     def join_batch(
         self, text: str, voice: Voice, language: str, settings: Any, *, first_codes: int | None
     ) -> Iterator[SpeechChunk]:
-        chunks = []
+        chunks, self.first_codes = [], first_codes
         try:
             for index in range(self._chunks):
                 self.was_forgotten = not self.gate.acquire(timeout=WAIT_S)

@@ -337,3 +337,12 @@ def test_the_first_sound_has_come_when_it_can_be_sent(synthesizer, format_name, 
         sent += part is not None
         assert (facts.first_sound_s is not None) == (sent > 0)
     assert sent == parts
+
+
+def test_a_stream_begins_with_as_many_codes_as_the_server_was_started_with(synthesizer):
+    synthesizer.open_gate()
+    with host(synthesizer, VOICES, first_codes=9) as client:
+        client.speak(stream=True)
+        assert synthesizer.first_codes == 9
+        client.speak(stream=False)
+        assert synthesizer.first_codes is None

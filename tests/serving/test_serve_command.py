@@ -174,6 +174,9 @@ def test_flags_are_those_of_the_server_and_a_token_comes_from_one_or_the_environ
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
     assert read() == ServerSettings()
     assert read().host == "127.0.0.1", "nobody but this machine is let in unless asked"
+    asked = read("--first-chunk", "9", "--max-text", "7", "--rate", "5", "--queue", "3")
+    limits = asked.limits
+    assert (asked.first_codes, limits.text_characters, limits.requests_per_minute, limits.queue) == (9, 7, 5, 3)
     monkeypatch.setenv(TOKEN_VARIABLE, "of-the-environment")
     assert read().token == "of-the-environment"
     assert read("--token", "of-the-flag").token == "of-the-flag"
