@@ -82,7 +82,9 @@ def test_a_vocabulary_is_grown_by_command_with_advice_on_how_far(tmp_path, capsy
     assert [advise_merges(characters) for characters in (0, 50_000, 500_000, 5_000_000)] == [256, 256, 1000, 2000]
     assert tokenizer.clean("گِل", "fa") == "گِل"
     assert main([*grow, "--train-data", str(tmp_path)]) == 0
-    assert "Texts   3 of 4 characters" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "Texts   3 of 4 characters" in said
+    assert " 3 merges\n" in said, "as many as are advised, and the texts have"
     assert "--merges must be from 0 to" in refuse(*grow, "--text-file", texts, "--merges", "-1")
     texts.write_text("\n")
     assert "not one word" in refuse(*grow, "--text-file", texts)
