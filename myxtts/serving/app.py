@@ -100,10 +100,9 @@ class Gate:
         except ApiError as error:
             await answer_error(error)(scope, receive, note_status)
         except asyncio.CancelledError:
-            # So uvicorn ends what is still there when it stops, with an answer that is not JSON.
-            if status != _NOT_ANSWERED:
-                raise
-            await answer_error(ApiError(STOPPING, BUSY))(scope, receive, note_status)
+            # So uvicorn ends what is still there when it stops: with an answer that is not JSON, and a traceback in the log.
+            if status == _NOT_ANSWERED:
+                await answer_error(ApiError(STOPPING, BUSY))(scope, receive, note_status)
         finally:
             # Quoted: a path may hold line breaks.
             what = f"{find_client(scope)} {scope['method']} {urllib.parse.quote(scope['path'][:100])} {status}"

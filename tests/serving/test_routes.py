@@ -253,8 +253,8 @@ def test_models_and_voices_are_listed(client):
     assert (voices["languages"], voices["can_upload"], voices["max_text"]) == (["en", "fa"], False, 4096)
 
 
-def test_a_server_that_stops_ends_what_is_being_said_and_tells_who_waits_in_json(synthesizer):
-    with run_thread(synthesizer) as thread:
+def test_a_server_that_stops_ends_what_is_being_said_and_tells_who_waits_in_json(synthesizer, caplog):
+    with caplog.at_level(logging.INFO), run_thread(synthesizer) as thread:
         with host(synthesizer, VOICES, thread=thread) as client:
             synthesizer.gate.release()
             spoken = client.open("POST", SPEECH, ORDER)
@@ -271,7 +271,9 @@ def test_a_server_that_stops_ends_what_is_being_said_and_tells_who_waits_in_json
     assert synthesizer.made <= 2
     # It has heard of no error: there was nobody left to hand the chunk to.
     assert not thread.has_died
-    spoken.close()
+    with pytest.raises(http.client.IncompleteRead):
+        spoken.read()
+    assert "Traceback" not in caplog.text
 
 
 def test_the_page_loads_nothing_but_itself(client):
