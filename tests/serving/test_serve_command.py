@@ -12,8 +12,11 @@ import psutil
 import pytest
 import soundfile
 
+from myxtts.cli import serve
 from myxtts.cli.main import main, make_parser
 from myxtts.cli.serve import read_settings
+from myxtts.inference import synthesizer
+from myxtts.serving import server
 from myxtts.serving.request import ServerStartError
 from myxtts.serving.server import TOKEN_VARIABLE, ServerSettings, bind_socket, run_server
 from tests.serving.command import start_server, write_recording
@@ -165,6 +168,23 @@ def test_without_its_packages_the_command_says_what_to_install(monkeypatch, caps
     )
     assert main(["serve", "--checkpoint", "x"]) == 1
     assert "pip install -c constraints.txt '.[serve]'" in capsys.readouterr().err
+
+
+def test_how_it_speaks_is_what_the_flags_say(serving_folder, monkeypatch, tmp_path):
+    given = {}
+
+    def run(listener, settings, open_synthesizer, tell_ready):
+        with open_synthesizer():
+            pass
+
+    monkeypatch.setattr(serve, "open_speaking_device", lambda **_: contextlib.nullcontext())
+    monkeypatch.setattr(synthesizer, "load_synthesizer", lambda model, **how: given.update(how))
+    monkeypatch.setattr(server, "run_server", run)
+    (tmp_path / "words.tsv").write_text("[en]\nNguyen\twin\n")
+    flags = ["--lexicon", str(tmp_path / "words.tsv"), "--engine", "float32", "--vocoder", "griffin-lim", "--port", "0"]
+    assert main(["serve", "--checkpoint", str(serving_folder / "model"), *flags]) == 0
+    assert given.pop("lexicon").apply("Nguyen", "en") == "win"
+    assert given == {"engine": "float32", "vocoder": "griffin-lim"}
 
 
 def test_flags_are_those_of_the_server_and_a_token_comes_from_one_or_the_environment(monkeypatch):
