@@ -9,15 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from myxtts.checkpoints.model_directory import ModelDirectory, list_present_weights
+from myxtts.checkpoints.model_directory import ModelDirectory, has_part, list_present_weights
 from myxtts.checkpoints.tensors import Tensor
 from myxtts.checkpoints.torch_files import write_torch
 from myxtts.config import LANGUAGES
 from myxtts.errors import ModelFileError
 from myxtts.files import PathLike, open_folder_atomically, require_free_folder
 from myxtts.models.sizes import SAMPLES_PER_FRAME, SPEECH_RATE_HZ, read_sizes
-from myxtts.models.weights import OPTIONAL, Weight, list_dvae_weights, make_front_end_constant
+from myxtts.models.weights import (
+    DECODER_PREFIX,
+    OPTIONAL,
+    SPEAKER_PREFIX,
+    Weight,
+    list_dvae_weights,
+    make_front_end_constant,
+)
 from myxtts.units import SAMPLE_RATE_HZ, SAMPLES_PER_CODE
+
+COQUI_DECODER_WIDTH = 512
+"""The one width that Coqui's code has."""
 
 
 def export_coqui(model: ModelDirectory, target: PathLike) -> None:
@@ -49,6 +59,20 @@ def export_coqui(model: ModelDirectory, target: PathLike) -> None:
         (folder / "vocab.json").write_text(model.vocabulary, encoding="utf-8")
 
 
+def explain_loading(model: ModelDirectory) -> str | None:
+    """What Coqui's loader does not do with an export, in a sentence; None where it takes it as it is."""
+    loosely = "Coqui's `load_checkpoint` takes it with strict=False alone"
+    width = model.config.model.decoder_width
+    if not has_part(model.model, DECODER_PREFIX):
+        return f"It has no HiFi-GAN decoder: {loosely}, and what is spoken there is noise."
+    if width != COQUI_DECODER_WIDTH:
+        return (
+            f"Its HiFi-GAN decoder has {width} channels: Coqui's code has {COQUI_DECODER_WIDTH}, and does not load it. "
+            f"Train another one, with --stage decoder --set model.decoder_width={COQUI_DECODER_WIDTH}."
+        )
+    return None if has_part(model.model, SPEAKER_PREFIX) else f"It has no speaker encoder: {loosely}."
+
+
 def complete_model(model: ModelDirectory) -> dict[str, Tensor]:
     """The model's tensors with the constants that Coqui's files hold besides, in the order of Coqui's files."""
     return _complete(list_present_weights(model.config.model, model.model), model.model)
@@ -56,8 +80,11 @@ def complete_model(model: ModelDirectory) -> dict[str, Tensor]:
 
 def _make_coqui_config(directory: ModelDirectory) -> Mapping[str, Any]:
     """The configuration the model came with, or what Coqui's tools must know of ours."""
-    model = directory.config.model
-    return directory.source_config or {
+    model, source = directory.config.model, directory.source_config or {}
+    # The voice in the package tells how it was trained, and nothing of its network.
+    if "model_args" in source:
+        return source
+    return {
         "model": "xtts",
         "model_args": {
             "gpt_layers": model.gpt_layers,

@@ -83,7 +83,7 @@ def add_flags_export(parser: Parser) -> None:
 
 
 def run_export(arguments: argparse.Namespace) -> int:
-    from myxtts.checkpoints.coqui_export import export_coqui
+    from myxtts.checkpoints.coqui_export import explain_loading, export_coqui
     from myxtts.checkpoints.model_directory import copy_model_directory, read_model_directory
     from myxtts.checkpoints.store import find_model_directory
     from myxtts.files import require_free_folder
@@ -93,7 +93,7 @@ def run_export(arguments: argparse.Namespace) -> int:
     model = read_model_directory(find_model_directory(arguments.model))
     (export_coqui if arguments.coqui else copy_model_directory)(model, arguments.out)
     print(f"Written {arguments.out}: {', '.join(sorted(path.name for path in arguments.out.iterdir()))}")
-    notice = model.manifest.facts.notice
-    if notice:
-        print(f"\n{notice}")
+    for said in (explain_loading(model) if arguments.coqui else None, model.manifest.facts.notice):
+        if said:
+            print(f"\n{said}")
     return 0

@@ -1,13 +1,19 @@
 """From Coqui's files to ours and back: the same bits, and clear words where something does not fit."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from myxtts.checkpoints.coqui import XTTS_WEIGHTS_NOTICE, find_notice, import_coqui_files
-from myxtts.checkpoints.coqui_export import complete_model, export_coqui
-from myxtts.checkpoints.model_directory import copy_model_directory, read_model_directory, write_model_directory
+from myxtts.checkpoints.coqui_export import COQUI_DECODER_WIDTH, complete_model, explain_loading, export_coqui
+from myxtts.checkpoints.model_directory import (
+    copy_model_directory,
+    list_content,
+    read_model_directory,
+    write_model_directory,
+)
 from myxtts.errors import ModelFileError
 from myxtts.models.sizes import read_sizes
 from myxtts.models.weights import CheckpointMismatchError, list_xtts_weights
@@ -86,6 +92,26 @@ def test_an_export_has_every_key_of_coquis_file_constants_included(model, export
         np.asarray(state["hifigan_decoder.speaker_encoder.torch_spec.0.filter"]).ravel(), [-0.97, 1.0], rtol=1e-6
     )
     assert json.loads((exported / "config.json").read_text())["model_args"]["gpt_layers"] == 2
+
+
+@pytest.mark.parametrize("said", [{"model_args": {"gpt_layers": 2}, "languages": ["fr"]}, {"updates": 19314}])
+def test_an_export_says_what_the_network_is_where_the_models_own_words_do_not(model, tmp_path, said):
+    write_model_directory(tmp_path / "ours", **{**list_content(model), "source_config": said})
+    export_coqui(read_model_directory(tmp_path / "ours"), tmp_path / "coqui")
+    written = json.loads((tmp_path / "coqui/config.json").read_text())
+    assert written == said if "model_args" in said else written["model_args"]["gpt_n_heads"] == 2
+
+
+def test_an_export_that_coquis_loader_does_not_take_as_it_is_says_so(model):
+    gpt = {name: tensor for name, tensor in model.model.items() if name.startswith("gpt.")}
+    alone = {name: tensor for name, tensor in model.model.items() if "speaker_encoder" not in name}
+    wide = model.config.model_copy(
+        update={"model": model.config.model.model_copy(update={"decoder_width": COQUI_DECODER_WIDTH})}
+    )
+    assert "no HiFi-GAN decoder" in explain_loading(replace(model, model=gpt))
+    assert "has 32 channels: Coqui's code has 512" in explain_loading(model)
+    assert "no speaker encoder" in explain_loading(replace(model, model=alone, config=wide))
+    assert explain_loading(replace(model, config=wide)) is None
 
 
 def test_a_trainer_checkpoint_brings_its_dvae(model, tmp_path):
