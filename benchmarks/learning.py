@@ -59,12 +59,12 @@ def main(words: Sequence[str]) -> None:
         runtime.set_thread_pools(2, 2)
         contenders = {name: open_learning(chosen, name, stack) for name in SETTINGS}
         taken = windows.take_turns(contenders, chosen.rounds)
-        print_row(WIDTHS, "", "clips/s", "ms/clip", "x", "processor", "x")
+        print_row(WIDTHS, "", "clips/s", "ms/clip", "x", "processor ms", "x")
         rates = {name: median(each.clips / each.seconds for each in epochs) for name, epochs in taken.items()}
         costs = {name: median(each.processor_s / each.clips for each in epochs) for name, epochs in taken.items()}
         for name, rate in rates.items():
             times = f"{rate / rates[BEFORE]:.2f}", f"{costs[BEFORE] / costs[name]:.2f}"
-            cells = (f"{rate:.2f}", f"{1e3 / rate:.1f}", times[0], f"{1e3 * costs[name]:.1f} ms", times[1])
+            cells = (f"{rate:.2f}", f"{1e3 / rate:.1f}", times[0], f"{1e3 * costs[name]:.1f}", times[1])
             print_row(WIDTHS, name, *cells)
         gains = {name: rate / rates[BEFORE] for name, rate in rates.items()}
         told = ", ".join(f"{name} {gains[name]:.2f} {windows.judge(gains[name] >= AIM)}" for name in (SHARED, NARROW))
