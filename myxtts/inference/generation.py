@@ -60,6 +60,10 @@ class GeneratedRow:
     following: Following | None = None
     """How it went through its text, once that was looked at."""
 
+    @property
+    def is_doubted(self) -> bool:
+        return self.following is not None and bool(self.following.doubts)
+
 
 class Generator(Protocol):
     """Says texts in codes: all that speaking asks of whatever decodes, TensorFlow or another engine."""

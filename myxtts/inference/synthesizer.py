@@ -32,7 +32,7 @@ from myxtts.inference.batching import SentenceBatch
 from myxtts.inference.cloning import CHUNK_SECONDS, VoiceCloner, describe_speaker
 from myxtts.inference.engine import KeptFile
 from myxtts.inference.engine_rows import EngineChoice, open_decoders
-from myxtts.inference.following import Following, TextFollower
+from myxtts.inference.following import TextFollower, choose_take
 from myxtts.inference.generation import GeneratedRow, Row, choose_penalty
 from myxtts.inference.speech import (
     NO_LEXICON,
@@ -118,6 +118,8 @@ class Synthesizer:
         self._generator, rows, self.engine_note = open_decoders(xtts.gpt, engine, usual_penalty=penalty, file=int8_file)
         self.batch = SentenceBatch(rows, size, usual_penalty=penalty)
         self._follower = TextFollower(xtts.gpt, tokenizer)
+        # Without a codec no code is known to sound like another.
+        self._vectors_VD = np.asarray(xtts.dvae.codebook.vectors.value if xtts.dvae else np.zeros((0, 1)), np.float32)
         self._is_small = 12 * size.layers * size.width**2 <= SMALL_WEIGHTS
         self._usual: dict[str, Any] = {} if is_published else SCRATCH_SETTINGS
         mel_vocoder = MelVocoder(xtts.dvae, xtts.mel_norms.numpy()) if xtts.dvae else None
@@ -251,21 +253,18 @@ class Synthesizer:
         self, piece: Piece, row: Row, settings: SpeechSettings, owner: object
     ) -> Iterator[GeneratedRow | None]:
         """The best take, and None until it is known. They are those of `_say_best`."""
-        retries, most, tried = settings.retries or 0, self.batch.decoder.most_rows, 0
-        best: GeneratedRow | None = None
+        retries, most, takes = settings.retries or 0, self.batch.decoder.most_rows, list[GeneratedRow]()
         at_once = most if self._is_small else 1
-        while tried <= retries and (best is None or (best.following and best.following.doubts)):
-            numbers = range(tried, min(tried + at_once, 1 + retries))
-            for take in [self.batch.add(_draw_anew(row, number), settings, owner) for number in numbers]:
-                while not take.is_over:
+        while len(takes) <= retries and all(take.is_doubted for take in takes):
+            numbers = range(len(takes), min(len(takes) + at_once, 1 + retries))
+            for sentence in [self.batch.add(_draw_anew(row, number), settings, owner) for number in numbers]:
+                while not sentence.is_over:
                     yield None
-                following = self._look(piece, take.row, said := take.show(), settings)
-                if best is None or best.following is None or following.rank > best.following.rank:
-                    best = replace(said, following=following)
+                takes.append(self._look(piece, sentence.row, sentence.show(), settings))
                 # One look a turn: others' codes go on between two.
                 yield None
-            tried, at_once = numbers.stop, most
-        yield best
+            at_once = most
+        yield choose_take(takes, self._vectors_VD)
 
     def _split(self, text: str, voice: Voice, language: str, settings: SpeechSettings) -> tuple[list[Piece], list[Row]]:
         self.check_voice(voice)
@@ -296,28 +295,27 @@ class Synthesizer:
         self, pieces: Sequence[Piece], rows: Sequence[Row], settings: SpeechSettings, takes: int, retries: int
     ) -> list[GeneratedRow]:
         """The best takes: of so many to begin with, and of more where these are doubtful, as many at once as fit into a batch."""
-        best: dict[int, tuple[Following, GeneratedRow]] = {}
+        known = [list[GeneratedRow]() for _ in rows]
         places, tried = list(range(len(rows))), 0
         while places and tried <= retries:
             numbers = range(tried, min(tried + takes, 1 + retries))
             again = [(place, _draw_anew(rows[place], number)) for place in places for number in numbers]
             said = self._generator.generate([row for _, row in again], settings)
             for (place, row), take in zip(again, said, strict=True):
-                looked_at = self._look(pieces[place], row, take, settings), take
-                best[place] = max(best.get(place, looked_at), looked_at, key=lambda each: each[0].rank)
-            places, tried = [place for place in places if best[place][0].doubts], numbers.stop
+                known[place].append(self._look(pieces[place], row, take, settings))
+            places, tried = [place for place in places if all(take.is_doubted for take in known[place])], numbers.stop
             takes = self._generator.most_rows // max(1, len(places))
-        return [replace(best[place][1], following=best[place][0]) for place in range(len(rows))]
+        return [choose_take(each, self._vectors_VD) for each in known]
 
-    def _look(self, piece: Piece, row: Row, said: GeneratedRow, settings: SpeechSettings) -> Following:
-        """How a take went; where there is a recogniser, its word counts alone."""
+    def _look(self, piece: Piece, row: Row, said: GeneratedRow, settings: SpeechSettings) -> GeneratedRow:
+        """A take with how it went; where there is a recogniser, its word counts alone."""
         following = self._follower.follow(row, said)
-        if self._check is None:
-            return following
-        samples = self.vocoder.start(row.voice, settings.speed).render(said.codes_M, said.latents_MC, is_last=True)
-        misheard = self._check(piece.text, samples, self.rate_hz)
-        doubts = (f"by the recogniser its word error rate is {misheard:.0%}",) if misheard else ()
-        return replace(following, misheard=misheard, doubts=doubts)
+        if self._check is not None:
+            samples = self.vocoder.start(row.voice, settings.speed).render(said.codes_M, said.latents_MC, is_last=True)
+            misheard = self._check(piece.text, samples, self.rate_hz)
+            doubts = (f"by the recogniser its word error rate is {misheard:.0%}",) if misheard else ()
+            following = replace(following, misheard=misheard, doubts=doubts)
+        return replace(said, following=following)
 
     def _render_all(
         self,

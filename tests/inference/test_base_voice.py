@@ -48,7 +48,8 @@ def test_a_long_sentence_is_said_in_pieces_like_the_clips_it_learnt_from():
     )
     settings = SpeechSettings(max_codes=3, retries=0)
     spoken = [piece.text for piece in synthesizer.speak(text, synthesizer.find_voice(), "en", settings).pieces]
-    assert [len(piece) <= 64 for piece in spoken] == [True, True] and " ".join(spoken) == text
+    assert [len(piece) <= 64 for piece in spoken] == [True, True]
+    assert " ".join(spoken) == text
 
 
 def test_its_logits_are_those_of_the_tree_that_trained_it():

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from myxtts.inference.following import Following, TextFollower, doubt_length, doubt_path, find_paths, join_heads
+from myxtts.inference.following import (
+    Following,
+    TextFollower,
+    choose_take,
+    doubt_length,
+    doubt_path,
+    find_paths,
+    join_heads,
+    measure_distances,
+)
 from myxtts.inference.generation import GeneratedRow, Row
 from myxtts.inference.speech import SpeechSettings
 from myxtts.inference.synthesizer import RETRIES, STREAM_CODES, load_synthesizer
@@ -101,7 +110,7 @@ class Takes:
     def follow(self, row, said):
         number = row.key[1] >> 20
         self.numbers.append(number)
-        return Following(np.zeros(len(said.codes_M), np.int64), () if number in self.good else ("odd",), float(number))
+        return Following(np.zeros(len(said.codes_M), np.int64), () if number in self.good else ("odd",), 1e4 * number)
 
 
 @pytest.fixture
@@ -216,9 +225,30 @@ def test_the_base_voice_is_believed_where_it_says_its_text_and_doubted_where_not
     ):
         given = tf.constant(voice.prompt_PC[None]), tf.constant([row.ids]), tf.constant(changed[None], tf.int32)
         latents = base.xtts.gpt.compute_latents(*given)[0].numpy()
-        odd = follower.follow(row, replace(said, codes_M=changed, latents_MC=latents))
-        assert odd.doubts
-        assert odd.rank < fine.rank
+        odd = replace(said, codes_M=changed, latents_MC=latents)
+        odd = replace(odd, following=follower.follow(row, odd))
+        assert odd.is_doubted
+        assert choose_take([odd, replace(said, following=fine), odd], np.zeros((0, 1))).following is fine
+
+
+def test_what_most_takes_say_is_kept_however_slowly_they_say_it():
+    vectors = np.eye(8, dtype=np.float32)
+    said = [[0, 1, 2, 3], [0, 0, 1, 1, 2, 2, 3, 3], [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3], [0, 5, 6, 3]]
+    far = measure_distances([vectors[codes] for codes in said])
+    assert far.mean() == pytest.approx(1)
+    assert far[3] > 1.5 * far[:3].max()
+
+    def choose(*scores):
+        takes = []
+        for codes, score in zip(said, scores, strict=True):
+            # The last code, STOP, has no vector.
+            take = GeneratedRow(np.array([*codes, 9], np.int32), np.zeros((1, 1), np.float32), True)
+            takes.append(replace(take, following=Following(np.zeros(1, np.int64), (), score)))
+        chosen = choose_take(takes, vectors)
+        return [take is chosen for take in takes].index(True)
+
+    assert choose(0.0, 2.0, 0.0, 3.0) == 1
+    assert choose(0.0, 1.0, 0.0, 99.0) == 3
 
 
 def join(model, takes, first_codes=None, **settings):
