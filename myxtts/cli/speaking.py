@@ -39,7 +39,7 @@ SAMPLING_FLAGS = {
     "retries": (
         int,
         "how often a doubtful sentence is said again, the best take kept; with --stream it then waits for each sentence "
-        "(default: 3 for a model trained from scratch, else 0; 0 with --stream)",
+        "(default: 7 for a model trained from scratch, else 0; 0 with --stream)",
     ),
     "sentence_pause": (float, "seconds between sentences (default: the lexicon's, else 0.2)"),
     "paragraph_pause": (float, "seconds between paragraphs (default: the lexicon's, else 0.6)"),
