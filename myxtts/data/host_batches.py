@@ -222,6 +222,8 @@ class _Step:
     batch: GlobalBatch
     loads: list[Load | None] = field(default_factory=list)
     """By micro-batch, as far as begun; None once given out."""
+    is_planned_anew: bool = False
+    """Clips failed: what was loaded may not be what is planned now."""
     is_read: bool = False
     """Every clip was, and what failed was replaced."""
 
@@ -355,23 +357,30 @@ class BatchReader:
 
     def _finish_step(self, step: _Step, first_wanted: int) -> None:
         """Wait for a global batch, replacing what fails. Micro-batches before the wanted one are dropped."""
-        for number, load in enumerate(step.loads):
+        planned: GlobalBatch | None = None
+        while planned is not step.batch:
+            # What stands in for a clip may change the prompts of any micro-batch: until nothing changes any more.
+            is_first, planned = planned is None, step.batch
+            for number, load in enumerate(step.loads):
+                assert load is not None
+                tried = len(load.files) - load.files.count(None) if is_first else 0
+                self._finish_load(step, number, load, tried)
+        for number, load in enumerate(step.loads[:first_wanted]):
             assert load is not None
-            self._finish_load(step, number, load)
-            if number < first_wanted:
-                self._engine.cancel(load)
-                step.loads[number] = None
-                self._under_way -= 1
+            self._engine.cancel(load)
+            step.loads[number] = None
+            self._under_way -= 1
         if len(step.batch.clips) == 0 and self._batches.has_clips(step.batch.step):
             raise ReadingError(
                 f"Step {step.batch.step} has no clip left that can be read.\n{self.report.format_table()}"
             )
         step.is_read = True
 
-    def _finish_load(self, step: _Step, number: int, load: Load) -> None:
-        """Wait for a micro-batch. Where clips fail, the step is planned again without them."""
-        tried = len(load.files) - load.files.count(None)
+    def _finish_load(self, step: _Step, number: int, load: Load, tried: int) -> None:
+        """Wait for a micro-batch of so many files. Where clips fail, the step is planned again without them."""
         self._engine.finish(load)
+        if step.is_planned_anew:
+            tried += self._load_again(step, number, load)
         while load.failures:
             self._note_tried(tried, len(load.failures))
             micro_batch = step.batch.micro_batches[number]
@@ -380,13 +389,19 @@ class BatchReader:
                 if micro_batch.voices is not None or row - len(micro_batch.clips) not in load.failures:
                     self._note_failure(step.batch, number, row, failure)
             step.batch = self._batches.plan_step(step.batch.step, self.journal)
-            files = self._batches.list_files(step.batch.micro_batches[number])
-            for row, file in enumerate(files):
-                if file != load.files[row] or row in load.failures:
-                    self._engine.retry(load, row, file)
-            tried = len(load.pending)
-            self._engine.finish(load)
+            step.is_planned_anew = True
+            tried = self._load_again(step, number, load, tuple(load.failures))
         self._note_tried(tried, 0)
+
+    def _load_again(self, step: _Step, number: int, load: Load, failed: Sequence[int] = ()) -> int:
+        """Load what is planned for a micro-batch now where that is another file, or one that failed; how many were loaded."""
+        files = self._batches.list_files(step.batch.micro_batches[number])
+        for row, file in enumerate(files):
+            if file != load.files[row] or row in failed:
+                self._engine.retry(load, row, file)
+        tried = len(load.pending)
+        self._engine.finish(load)
+        return tried
 
     def _note_failure(self, batch: GlobalBatch, number: int, row: int, failure: LoadFailure) -> str:
         """The name of the clip in a row of a load, which is replaced; so is one that was to hear it as its prompt."""

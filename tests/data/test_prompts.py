@@ -129,3 +129,23 @@ def test_a_shared_prompt_that_cannot_be_read_is_another_one_and_again_in_a_resum
     hidden.rename(file)
     with open_reader(texted, sampler=sampler, sharing=sharing, journal=ReplacementJournal(failures)) as reader:
         assert freeze_all(read_steps(reader, 0, 8)) == freeze_all(batches)
+
+
+@pytest.mark.parametrize("kind", ["here", "2 workers", "tensorflow"])
+def test_where_a_clip_gives_way_all_prompts_of_its_step_are_those_that_are_said(kind, tmp_path):
+    names, corpus = "abcdefghijkl", tmp_path / "corpus"
+    for index, name in enumerate(names):
+        # All alike but for their lengths would be heard as each other.
+        write_clips(corpus, name, seconds=0.5 + index / 100)
+    write_metadata(corpus, *(f"{name}|Word." for name in names))
+    texted = scan_small(corpus, tmp_path / "index")
+    clips = {each: read_clip(texted.find_file(each)) for each in range(len(names))}
+    sampler, sharing = make_sampler(texted, batch_size=2, accumulation=2), PromptSharing(1, 22050)
+    for name in names[:4]:
+        hidden = (corpus / "wavs" / f"{name}.wav").rename(tmp_path / "hidden.wav")
+        with open_reader(texted, kind, sampler=sampler, sharing=sharing) as reader:
+            for batch in read_steps(reader, 0, 9):
+                heard = clips[int(batch.prompts_P[0])]
+                np.testing.assert_array_equal(batch.prompt_BS[0, : len(heard)], heard)
+                assert not batch.prompt_BS[0, len(heard) :].any()
+        hidden.rename(corpus / "wavs" / f"{name}.wav")
