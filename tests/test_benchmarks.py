@@ -35,6 +35,7 @@ def test_reading_is_measured_beside_what_one_would_write_first():
     assert "resample                            not needed" in text
 
 
+@pytest.mark.soak
 def test_the_network_is_measured_beside_a_peer_and_the_speed_of_memory(tmp_path):
     peer = tmp_path / "python"
     # In the place of a Python with torch: whatever it is asked, it took a hundred seconds.

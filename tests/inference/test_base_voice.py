@@ -38,14 +38,8 @@ def test_it_says_what_nobody_trained_on_and_comes_to_an_end():
     assert all(piece.stopped for piece in speech.pieces)
     assert 0.8 < len(speech.samples) / synthesizer.rate_hz < 2.6
     assert np.sqrt(np.mean(speech.samples**2)) > 0.01
-
-
-def test_a_long_sentence_is_said_in_pieces_like_the_clips_it_learnt_from():
-    """Its longest clips, of 6 s, have about 130 characters."""
-    synthesizer, text = (
-        load_synthesizer("base"),
-        "We walked along the river and talked about the long winter and everything that came with it.",
-    )
+    # Its longest clips, of 6 s, have about 130 characters, most of them half of that.
+    text = "We walked along the river and talked about the long winter and everything that came with it."
     settings = SpeechSettings(max_codes=3, retries=0)
     spoken = [piece.text for piece in synthesizer.speak(text, synthesizer.find_voice(), "en", settings).pieces]
     assert [len(piece) <= 64 for piece in spoken] == [True, True]
