@@ -7,6 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.tiny_run import end_host
+
 
 def list_what_is_there():
     """Threads, children, descriptors and shared memory of this process."""
@@ -21,6 +23,8 @@ def list_what_is_there():
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind():
+    # Tests of other rooms may have begun it in this worker.
+    end_host()
     before = list_what_is_there()
     yield
     if list_what_is_there() != before:
